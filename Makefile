@@ -1,0 +1,63 @@
+# The two commands: `make demo` and `make test`. Both set up `.venv` first, once.
+
+PYTHON ?= python3
+# Options for the installation of PyTorch alone, for instance another index that has CPU builds.
+TORCH_PIP_OPTIONS ?=
+# Options for pytest, for instance `make test PYTEST_OPTIONS='-k theory -x'`.
+PYTEST_OPTIONS ?=
+# Where `make demo` writes.
+OUTPUT ?= build/demo
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+EXTRAS := dev,jax,lab,torch
+
+# On some virtual machines oneDNN dispatches bfloat16 products to instructions that the processor does
+# not have. The gate must not depend on the machine; the library itself never sets this.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types format clean
+
+help: ## Show the targets.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv and install by exact version what the gate and the demo need.
+
+# The stamp is written last and removed first: a set-up that was interrupted leaves no stamp, and
+# one without a stamp starts from an empty environment, never from half of one.
+$(READY): pyproject.toml requirements/torch.txt requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "sharpmax needs Python 3.11 or later, and $(PYTHON) is" \
+	    "$$($(PYTHON) --version 2>&1); choose another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@test -e $(READY) || { echo "Making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@rm -f $(READY)
+	@echo "Installing PyTorch"
+	@$(PIP) install $(TORCH_PIP_OPTIONS) -r requirements/torch.txt -c requirements/dev.txt
+	@echo "Installing everything else"
+	@$(PIP) install -r requirements/dev.txt -c requirements/torch.txt
+	@$(PIP) install --no-build-isolation -e '.[$(EXTRAS)]' -c requirements/torch.txt
+	@touch $(READY)
+
+demo: $(READY) ## Set up and run the main job.
+	$(BIN)/sharpmax demo --output $(OUTPUT)
+
+test: lint types ## Set up and run the whole gate: lint, format, types, doctests, tests.
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+lint: $(READY) ## Check style and format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types.
+	$(BIN)/mypy
+
+format: $(READY) ## Format, and repair what can be repaired.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove everything that can be made again, .venv included.
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,93 @@
+"""Optional dependencies: loaded when they are needed; when missing, the error names the extra."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+__all__ = ["MissingExtra", "available", "require"]
+
+
+class MissingExtra(ImportError):
+    """A feature was asked for whose optional dependency is not installed.
+
+    Args:
+        module: Name of the module that could not be imported.
+        extra: The extra of sharpmax that installs it.
+        what: What the module was needed for, as the subject of a sentence.
+
+    Example:
+        >>> print(MissingExtra("matplotlib", extra="lab", what="drawing a figure"))
+        drawing a figure needs matplotlib, which is not installed: pip install 'sharpmax[lab]'
+    """
+
+    def __init__(self, module: str, extra: str, what: str) -> None:
+        # All three stay in `args` so that the exception survives pickling between processes.
+        super().__init__(module, extra, what)
+        self.name = module
+        self.extra = extra
+        self.what = what
+
+    @property
+    def install_command(self) -> str:
+        """The command that installs what is missing."""
+        return f"pip install 'sharpmax[{self.extra}]'"
+
+    def __str__(self) -> str:
+        """Say what was asked for, what is missing and how to install it."""
+        return f"{self.what} needs {self.name}, which is not installed: {self.install_command}"
+
+
+def require(module: str, *, extra: str, what: str) -> ModuleType:
+    """Import a module that an extra installs, or raise an error that names the extra.
+
+    Only the absence of the module itself is reported as a missing extra. A module that is installed
+    and fails while it is imported raises its own error, because installing it again would not help.
+
+    Args:
+        module: Name of the module, with dots for a submodule.
+        extra: The extra of sharpmax that installs it.
+        what: What the module is needed for, as the subject of a sentence.
+
+    Returns:
+        The imported module.
+
+    Raises:
+        MissingExtra: The module is not installed.
+
+    Example:
+        >>> require("json", extra="lab", what="reading results").__name__
+        'json'
+        >>> require("plotter", extra="lab", what="a figure")
+        Traceback (most recent call last):
+            ...
+        sharpmax._extras.MissingExtra: a figure needs plotter, which is not installed: ...
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        parents = {".".join(module.split(".")[:end]) for end in range(1, module.count(".") + 2)}
+        if error.name not in parents:
+            raise
+        raise MissingExtra(module, extra, what) from error
+
+
+def available(module: str) -> bool:
+    """Tell whether a module is installed, without importing it.
+
+    Args:
+        module: Name of a top-level module.
+
+    Returns:
+        True if an import of the module would find it.
+
+    Example:
+        >>> available("json"), available("no_such_module")
+        (True, False)
+    """
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:
+        # A module that was put in sys.modules by hand may have no spec: it is there.
+        return True

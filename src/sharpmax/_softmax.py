@@ -1,0 +1,66 @@
+"""Softmax whose rows are as sharp as a policy says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sharpmax._arrays import Array
+from sharpmax._statistics import Rows
+
+if TYPE_CHECKING:
+    from sharpmax.policies import Policy
+
+
+def softmax(
+    logits: Array, policy: Policy | None = None, axis: int = -1, where: Array | None = None
+) -> Array:
+    """softmax(beta e) along `axis`, where beta is what `policy` says of each row.
+
+    Args:
+        logits: NumPy array, torch tensor or JAX array with at least one axis.
+        policy: gives the inverse temperature of a row; None is plain softmax.
+        axis: the axis along which a row lies.
+        where: booleans that broadcast to `logits`; False gives weight 0 and does not count.
+
+    Returns:
+        Weights of the kind, dtype and device of `logits`; they sum to one, or to zero in a row
+        that has nothing visible in it. The computation is in single precision at least.
+
+    Raises:
+        ValueError, TypeError: as `sharpmax.statistics` does.
+
+    Example:
+        >>> import numpy as np
+        >>> from sharpmax.policies import Fixed
+        >>> softmax(np.array([0.0, np.log(2.0)]), Fixed(theta=0.5)).round(3).tolist()
+        [0.2, 0.8]
+    """
+    rows = Rows(logits, axis, where)
+    return rows.weights(None if policy is None else policy.of_rows(rows))
+
+
+def inverse_temperature(
+    logits: Array, policy: Policy, axis: int = -1, where: Array | None = None
+) -> Array:
+    """The inverse temperature beta = 1/theta that `policy` gives each row of `logits`.
+
+    Args:
+        logits: NumPy array, torch tensor or JAX array with at least one axis.
+        policy: the rule.
+        axis: the axis along which a row lies.
+        where: booleans that broadcast to `logits`; False does not count.
+
+    Returns:
+        An array without the axis `axis`, in single precision at least; 1 for a row that has
+        nothing visible in it.
+
+    Raises:
+        ValueError, TypeError: as `sharpmax.statistics` does.
+
+    Example:
+        >>> import numpy as np
+        >>> from sharpmax.policies import Exponential
+        >>> round(float(inverse_temperature(np.zeros(64), Exponential(np.log(16.0)))), 6)
+        4.0
+    """
+    return policy.of_rows(Rows(logits, axis, where))

@@ -1,0 +1,256 @@
+"""Statistics of rows of logits that stream: their maximum, mass and moment, and what follows.
+
+For the visible logits e of a row, with m = max e:
+
+    mass    l = sum exp(e - m)
+    moment  s = sum (e - m) exp(e - m)
+    entropy H = log l - s / l        (nats)
+
+Two blocks of one row merge exactly, so a row can be measured in pieces, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any, NamedTuple
+
+from sharpmax._arrays import Array, Namespace, namespace
+
+_INFINITY = float("inf")
+
+
+class RowStatistics(NamedTuple):
+    """What is kept of each row: four arrays of the shape of the logits without their row axis.
+
+    Being a named tuple it is a pytree of JAX and of PyTorch, and passes through `jit`, `vmap` and
+    `torch.compile` as it is.
+
+    Attributes:
+        maximum: the largest visible logit; -inf for a row with nothing in it.
+        mass: the sum of exp(e - maximum); 0 for a row with nothing in it.
+        moment: the sum of (e - maximum) exp(e - maximum), never positive.
+        count: how many logits of the row are visible, an integer.
+    """
+
+    maximum: Array
+    mass: Array
+    moment: Array
+    count: Array
+
+    def merge(self, other: RowStatistics) -> RowStatistics:
+        """The statistics of the rows that consist of these blocks and the `other` ones.
+
+        Exact and associative up to rounding: blocks may come in any order and grouping.
+
+        Example:
+            >>> import numpy as np, sharpmax
+            >>> left, right = sharpmax.statistics(np.zeros(3)), sharpmax.statistics(np.zeros(5))
+            >>> round(float(left.merge(right).entropy()), 6) == round(float(np.log(8)), 6)
+            True
+        """
+        xp = namespace(*self, *other)
+        maximum = xp.maximum(self.maximum, other.maximum)
+        mass_here, moment_here = _rescale(xp, self, maximum)
+        mass_there, moment_there = _rescale(xp, other, maximum)
+        return RowStatistics(
+            maximum,
+            mass_here + mass_there,
+            moment_here + moment_there,
+            self.count + other.count,
+        )
+
+    def entropy(self) -> Array:
+        """Shannon entropy of the softmax of each row, in nats: log(mass) - moment / mass.
+
+        Between 0 and log(count); 0 for a row with nothing in it.
+        """
+        xp = namespace(*self)
+        mass = xp.where(self.mass == 0, 1.0, self.mass)
+        return xp.log(mass) - self.moment / mass
+
+    def logsumexp(self) -> Array:
+        """log sum exp(e) of each row; -inf for a row with nothing in it."""
+        xp = namespace(*self)
+        return self.maximum + xp.log(xp.where(self.mass == 0, 1.0, self.mass))
+
+
+def statistics(logits: Array, axis: int = -1, where: Array | None = None) -> RowStatistics:
+    """Maximum, mass, moment and count of each row of `logits`.
+
+    Logits of -inf, and those where `where` is False, are not there: they count neither in the
+    entropy nor in `count`. A NaN that is visible makes its own row NaN, no other. A visible +inf
+    is taken as the limit of a growing logit: the +inf entries of a row share its weight evenly
+    (mass is their number, moment 0).
+
+    Args:
+        logits: NumPy array, torch tensor or JAX array with at least one axis.
+        axis: the axis along which a row lies.
+        where: booleans that broadcast to `logits`; True marks what is visible.
+
+    Returns:
+        Statistics without the axis `axis`: in the framework, on the device and in the dtype of
+        `logits`, but in single precision at least (float16 and bfloat16 give float32).
+
+    Raises:
+        ValueError: for logits without an axis, an axis out of range, or a `where` that does not
+            broadcast.
+        TypeError: for complex logits, or arrays of two frameworks.
+
+    Example:
+        >>> import numpy as np
+        >>> statistics(np.array([0.0, 0.0, -np.inf])).count
+        2
+    """
+    return Rows(logits, axis, where).statistics
+
+
+def merge_all(blocks: Iterable[RowStatistics]) -> RowStatistics:
+    """Fold the statistics of many blocks of the same rows into one.
+
+    Takes a generator and keeps one state, so rows that do not fit in memory can be measured.
+
+    Raises:
+        ValueError: if there is no block.
+
+    Example:
+        >>> import numpy as np
+        >>> blocks = (statistics(np.zeros(1000)) for _ in range(1000))
+        >>> round(float(merge_all(blocks).entropy()), 4)
+        13.8155
+    """
+    iterator = iter(blocks)
+    first = next(iterator, None)
+    if first is None:
+        raise ValueError("blocks: expected at least one RowStatistics, got none")
+    return reduce(RowStatistics.merge, iterator, first)
+
+
+def entropy(logits: Array, axis: int = -1, where: Array | None = None) -> Array:
+    """Shannon entropy of softmax(logits) of each row, in nats.
+
+    Args, raised errors and the treatment of what is invisible are those of `statistics`.
+
+    Example:
+        >>> import numpy as np
+        >>> round(float(entropy(np.array([1.0, 1.0]))), 4)
+        0.6931
+    """
+    return statistics(logits, axis, where).entropy()
+
+
+class Rows:
+    """Rows of logits, measured once and ready to be weighed at any inverse temperature.
+
+    Everything is held relative to the maximum of the row (`gap`, never positive), so that
+    beta (e - m) is exact near the maximum and cannot overflow, whatever the magnitude of e.
+    """
+
+    def __init__(self, logits: Array, axis: int = -1, where: Array | None = None) -> None:
+        self.xp = xp = namespace(logits, where)
+        logits = _checked(xp, logits, axis)
+        self._logits_dtype_of = logits
+        self.axis = axis
+        logits = xp.promote(logits)
+
+        visible = logits != -_INFINITY
+        if where is not None:
+            visible = visible & _broadcast_where(xp, where, logits)
+        maximum = xp.max(xp.where(visible, logits, -_INFINITY), axis)
+
+        # In a row with +inf, only the +inf entries have weight; in all others every visible one.
+        self._weighed = visible & ((maximum != _INFINITY) | (logits == _INFINITY))
+        base = xp.where(xp.isinf(maximum), 0.0, maximum)
+        finite = xp.where(self._weighed & ~xp.isinf(logits), logits, base)
+        self._gap = _gap(xp, finite, base)
+
+        mass, moment = self._mass_and_moment(xp.where(self._weighed, xp.exp(self._gap), 0.0))
+        self.statistics = RowStatistics(
+            xp.squeeze(maximum, axis),
+            mass,
+            moment,
+            xp.squeeze(xp.sum(visible, axis), axis),
+        )
+
+    def tempered(self, inverse_temperature: Array) -> tuple[Array, Array]:
+        """Entropy of softmax(beta e), and the variance of e under it, at beta for each row."""
+        xp = self.xp
+        beta = self._along_rows(inverse_temperature)
+        unnormalised = self._unnormalised(beta)
+        mass, moment = self._mass_and_moment(unnormalised)
+        mass = xp.where(mass == 0, 1.0, mass)
+        mean = moment / mass
+        # The weight comes first in the products: where it is 0, a huge deviation must not matter.
+        deviation = self._gap - xp.expand_dims(mean, self.axis)
+        variance = xp.squeeze(xp.sum(unnormalised * deviation * deviation, self.axis), self.axis)
+        return xp.log(mass) - inverse_temperature * mean, variance / mass
+
+    def weights(self, inverse_temperature: Array | None = None) -> Array:
+        """softmax(beta e), in the dtype of the logits; 0 for what is invisible."""
+        xp = self.xp
+        if inverse_temperature is None:
+            unnormalised = xp.where(self._weighed, xp.exp(self._gap), 0.0)
+        else:
+            unnormalised = self._unnormalised(self._along_rows(inverse_temperature))
+        mass = xp.sum(unnormalised, self.axis)
+        return xp.astype(unnormalised / xp.where(mass == 0, 1.0, mass), self._logits_dtype_of)
+
+    def _along_rows(self, values: Array) -> Array:
+        return self.xp.expand_dims(values, self.axis)
+
+    def _mass_and_moment(self, unnormalised: Array) -> tuple[Array, Array]:
+        xp, axis = self.xp, self.axis
+        return (
+            xp.squeeze(xp.sum(unnormalised, axis), axis),
+            xp.squeeze(xp.sum(unnormalised * self._gap, axis), axis),
+        )
+
+    def _unnormalised(self, beta: Array) -> Array:
+        """exp(beta (e - m)) of what is visible; beta = inf leaves the maxima alone."""
+        xp = self.xp
+        hard = xp.isinf(beta)
+        # The gap is at least -root and beta at most root, so that their product is finite.
+        finite = xp.clip(xp.where(hard, 1.0, beta), None, xp.largest_root(self._gap))
+        soft = xp.exp(finite * self._gap)
+        return xp.where(self._weighed & ~(hard & (self._gap < 0)), soft, 0.0)
+
+
+def _gap(xp: Namespace, logits: Array, maximum: Array) -> Array:
+    """Logits - maximum, where logits <= maximum, without overflow for numbers of any size."""
+    halved = 0.5 * logits - 0.5 * maximum
+    return 2.0 * xp.clip(halved, -0.5 * xp.largest_root(halved), None)
+
+
+def _rescale(xp: Namespace, block: RowStatistics, maximum: Array) -> tuple[Array, Array]:
+    """Mass and moment of `block`, relative to a larger or equal maximum."""
+    base = xp.where(xp.isinf(maximum), 0.0, maximum)
+    gap = _gap(xp, xp.where(xp.isinf(block.maximum) | xp.isinf(maximum), base, block.maximum), base)
+    overshadowed = (maximum == _INFINITY) & (block.maximum != _INFINITY)
+    factor = xp.where(overshadowed, 0.0, xp.exp(gap))
+    return factor * block.mass, factor * (block.moment + gap * block.mass)
+
+
+def _checked(xp: Namespace, logits: Any, axis: int) -> Array:
+    logits = xp.asarray(logits)
+    if "complex" in str(logits.dtype):
+        raise TypeError(f"logits: expected real numbers, got {logits.dtype}")
+    if logits.ndim == 0:
+        raise ValueError("logits: expected at least one axis, got a single number")
+    if not -logits.ndim <= axis < logits.ndim:
+        raise ValueError(
+            f"axis: expected an axis of logits of shape {tuple(logits.shape)}, got {axis}"
+        )
+    return logits
+
+
+def _broadcast_where(xp: Namespace, where: Any, logits: Array) -> Array:
+    where = xp.asarray(where)
+    if "bool" not in str(where.dtype):
+        raise TypeError(f"where: expected booleans, got {where.dtype}")
+    try:
+        return xp.broadcast_to(where, tuple(logits.shape))
+    except (ValueError, RuntimeError):
+        raise ValueError(
+            f"where: expected a shape that broadcasts to {tuple(logits.shape)}, "
+            f"got {tuple(where.shape)}"
+        ) from None

@@ -1,0 +1,85 @@
+"""The command line: one file a command, each of which imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from sharpmax._extras import MissingExtra
+from sharpmax._version import __version__
+from sharpmax.cli.demo import demo
+from sharpmax.cli.theory import theory
+
+__all__ = ["app", "main"]
+
+# Every error of the parser derives from this class, whose home differs between releases of typer.
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="sharpmax",
+    help="Keep softmax attention sharp at long lengths.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command()(theory)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"sharpmax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: with 0, with 2 for bad arguments, with 1 for other errors.
+
+    Args:
+        arguments: What follows the name of the program; None takes those of the process.
+
+    Raises:
+        SystemExit: Always, with the exit code.
+
+    Example:
+        >>> main(["--version"])
+        Traceback (most recent call last):
+            ...
+        SystemExit: 0
+    """
+    try:
+        code = app(arguments, prog_name="sharpmax", standalone_mode=False)
+    except _ParserError as error:
+        # Without arguments the parser has shown the help, and its error says nothing more.
+        _fail(error.format_message(), error.exit_code)  # type: ignore[attr-defined]
+    except MissingExtra as error:
+        _fail(str(error), 1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}", 1)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    """Say in one line what is wrong, and exit."""
+    if message:
+        typer.echo(f"sharpmax: {' '.join(message.split())}", err=True)
+    sys.exit(code)

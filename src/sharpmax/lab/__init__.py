@@ -1,0 +1,1 @@
+"""Experiments: what is claimed about sharpness, measured."""

@@ -1,0 +1,82 @@
+"""The temperature at which a row has a given entropy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sharpmax._arrays import Array, namespace
+from sharpmax._statistics import RowStatistics
+from sharpmax.policies._policy import Policy, Tempered, parameter
+
+
+@dataclass(frozen=True, eq=False)
+class EntropyTarget(Policy):
+    """Sharpen a row until its entropy is the target: H(softmax(beta e)) = target, in nats.
+
+    Rows at or below the target are left alone (beta = 1). The equation has one solution, since
+    dH/dbeta = -beta Var(e) <= 0; it is found to 1e-4 nats in a fixed number of steps. Rows that
+    cannot come down to the target (more logits tie for the maximum than exp(target)), or only
+    beyond `limit`, get beta = limit.
+
+    Differentiated through the equation that beta solves, not through the steps that find it.
+
+    Attributes:
+        target: the entropy, in nats.
+        limit: the largest beta.
+
+    Example:
+        >>> import numpy as np, sharpmax
+        >>> logits = np.linspace(-1.0, 0.0, 1000)
+        >>> beta = sharpmax.inverse_temperature(logits, EntropyTarget(target=1.0))
+        >>> round(float(sharpmax.entropy(beta * logits)), 3)
+        1.0
+    """
+
+    STEPS: ClassVar[int] = 32
+    needs_logits: ClassVar[bool] = True
+
+    target: Array | float = parameter(at_least=0.0)
+    limit: Array | float = parameter(1e6, at_least=1.0)
+
+    def inverse_temperature(
+        self, statistics: RowStatistics, tempered: Tempered | None = None
+    ) -> Array:
+        if tempered is None:
+            raise TypeError("EntropyTarget: expected a way to weigh the rows again, got None")
+        entropy = statistics.entropy()
+        xp = namespace(entropy, self.target, self.limit)
+        target = xp.asarray(self.target, like=entropy)
+        limit = xp.asarray(self.limit, like=entropy)
+
+        # In t = log(beta): every other step halves the bracket, so that it closes whatever the
+        # shape of the curve; the steps between are Newton's, which are what makes it exact.
+        lower = 0.0 * entropy + 0.0 * target
+        upper = xp.log(limit) + lower
+        position = xp.clip(entropy - target, lower, upper)
+        for step in range(self.STEPS):
+            beta = xp.exp(position)
+            excess, slope = _excess_and_slope(xp.stop_gradient(beta), tempered, target)
+            lower = xp.where(excess > 0, position, lower)
+            upper = xp.where(excess > 0, upper, position)
+            if step % 2:
+                position = 0.5 * (lower + upper)
+            else:
+                newton = position + excess / (slope * beta)
+                position = xp.where(
+                    (newton > lower) & (newton < upper), newton, 0.5 * (lower + upper)
+                )
+        beta = xp.stop_gradient(xp.exp(position))
+
+        # One more Newton step, whose value is exact and whose derivative is that of the solution.
+        excess, slope = _excess_and_slope(beta, tempered, target)
+        refined = xp.clip(beta + excess / xp.stop_gradient(slope), 1.0, limit)
+        return xp.where(entropy > target, refined, 1.0)
+
+
+def _excess_and_slope(beta: Array, tempered: Tempered, target: Array) -> tuple[Array, Array]:
+    """H(beta) - target, and -dH/dbeta = beta Var, kept away from 0 for rows that are all ties."""
+    entropy, variance = tempered(beta)
+    xp = namespace(entropy)
+    return entropy - target, xp.clip(beta * variance, math.sqrt(1.2e-38), None)
