@@ -4,16 +4,23 @@ The mathematics works on NumPy arrays, torch tensors and JAX arrays. Neither PyT
 transformers is imported before something that needs it is used.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from sharpmax import policies, theory
-from sharpmax._extras import MissingExtra
+from sharpmax._extras import MissingExtra, require
 from sharpmax._softmax import inverse_temperature, softmax
 from sharpmax._statistics import RowStatistics, entropy, merge_all, statistics
 from sharpmax._version import __version__
+
+if TYPE_CHECKING:
+    from sharpmax._attention import attention, attention_statistics
 
 __all__ = [
     "MissingExtra",
     "RowStatistics",
     "__version__",
+    "attention",
+    "attention_statistics",
     "entropy",
     "inverse_temperature",
     "merge_all",
@@ -22,3 +29,20 @@ __all__ = [
     "statistics",
     "theory",
 ]
+
+_NEED_TORCH = ("attention", "attention_statistics")
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs PyTorch when it is first asked for."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
+    require("torch", extra="torch", what=f"sharpmax.{name}")
+    from sharpmax import _attention
+
+    globals().update({function: getattr(_attention, function) for function in _NEED_TORCH})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -185,6 +185,13 @@ class Rows:
         variance = xp.squeeze(xp.sum(unnormalised * deviation * deviation, self.axis), self.axis)
         return xp.log(mass) - inverse_temperature * mean, variance / mass
 
+    def logsumexp(self, inverse_temperature: Array) -> Array:
+        """log sum exp(beta e) of each row; -inf for a row with nothing in it."""
+        xp = self.xp
+        mass, _ = self._mass_and_moment(self._unnormalised(self._along_rows(inverse_temperature)))
+        logarithm = xp.log(xp.where(mass == 0, 1.0, mass))
+        return inverse_temperature * self.statistics.maximum + logarithm
+
     def weights(self, inverse_temperature: Array | None = None) -> Array:
         """softmax(beta e), in the dtype of the logits; 0 for what is invisible."""
         xp = self.xp

@@ -177,10 +177,18 @@ def measure_dispersion(
     """
     if not 0 < spread < np.inf:
         raise ValueError(f"spread: expected a finite number above 0, got {spread}")
-    for name, number in (("rows", rows), ("train_length", train_length), ("seed + 1", seed + 1)):
-        if number < 1:
-            raise ValueError(f"{name}: expected a whole number of at least 1, got {number}")
     sizes = tuple(sizes)
+    if not sizes:
+        raise ValueError("sizes: expected at least one, got none")
+    # One item has no competitors, and so no sharpness that a longer row could be brought back to.
+    for name, number, least in (
+        ("sizes", min(sizes), 1),
+        ("train_length", train_length, 2),
+        ("rows", rows, 1),
+        ("seed", seed, 0),
+    ):
+        if number < least:
+            raise ValueError(f"{name}: expected whole numbers of at least {least}, got {number}")
     bounds = dispersion_bounds(sizes, spread)
 
     # Streams of their own: more rows or other sizes leave the reference as it is.

@@ -56,14 +56,14 @@ def draw_dispersion(measured: Dispersion, path: str | Path) -> Path:
     with matplotlib.rc_context(_style.SETTINGS):
         # A figure of its own, without pyplot: no window system is asked for, no state is left.
         figure = figure_module.Figure(figsize=(9.6, 6.0))
-        axes = figure.add_axes((0.07, 0.175, 0.715, 0.7))
+        axes = figure.add_axes((0.07, 0.195, 0.715, 0.68))
         _draw_bounds(axes, measured)
         _draw_curves(axes, measured)
         _label_axes(axes, measured)
         figure.text(
             0.012,
             0.022,
-            "\n".join(textwrap.wrap(_caption(measured), width=140)),
+            "\n".join(textwrap.wrap(_caption(measured), width=150)),
             fontsize=8.4,
             color="#404040",
             linespacing=1.4,

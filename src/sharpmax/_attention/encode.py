@@ -1,0 +1,144 @@
+"""Policies as numbers: the few forms of a rule that kernels know, and their derivatives.
+
+A form and a table of parameters, [heads or 1, parameters], say all that a kernel needs:
+
+    GIVEN       beta comes in as a tensor: policies that only Python knows
+    CONSTANT    c                           beta = c
+    RAMPS       b, (knot, slope, width)...  beta = exp(max(0, b + r)),
+                                            r = sum slope clip(H - knot, 0, width)
+    POLYNOMIAL  threshold, guard, c...      beta = max(1, p(H - guard n)) above the threshold
+    LENGTH      a                           beta = max(1, a log n)
+    TARGET      target, limit               H(softmax(beta e)) = target
+    HARD                                    beta = inf
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharpmax.policies import (
+    EntropyTarget,
+    Exponential,
+    Fitted,
+    Fixed,
+    Hard,
+    Identity,
+    LogLength,
+    Paper,
+    Policy,
+    Polynomial,
+)
+
+
+class Form(IntEnum):
+    """The forms of a rule; kernels have the same numbers."""
+
+    GIVEN = 0
+    CONSTANT = 1
+    RAMPS = 2
+    POLYNOMIAL = 3
+    LENGTH = 4
+    TARGET = 5
+    HARD = 6
+
+
+def _exponential(policy: Exponential) -> list[Any]:
+    return [0.0, policy.reference, policy.strength, math.inf]
+
+
+def _fitted(policy: Fitted) -> list[Any]:
+    start, ramps = policy.ramps(like=torch.zeros((), dtype=torch.float64))
+    columns = [start]
+    for knot, slope, width in ramps:
+        columns += [knot, slope, math.inf if width is None else width]
+    return columns
+
+
+def _polynomial(policy: Polynomial) -> list[Any]:
+    return [policy.threshold, 0.0, *policy.coefficients]
+
+
+_FORMS: dict[type[Policy], tuple[Form, Callable[[Any], list[Any]]]] = {
+    Identity: (Form.CONSTANT, lambda _: [1.0]),
+    Fixed: (Form.CONSTANT, lambda policy: [1.0 / policy.theta]),
+    Exponential: (Form.RAMPS, _exponential),
+    Fitted: (Form.RAMPS, _fitted),
+    Polynomial: (Form.POLYNOMIAL, _polynomial),
+    Paper: (Form.POLYNOMIAL, lambda p: [p.THRESHOLD, p.GUARD, *p.COEFFICIENTS]),
+    LogLength: (Form.LENGTH, lambda policy: [policy.scale / policy.unit]),
+    EntropyTarget: (Form.TARGET, lambda policy: [policy.target, policy.limit]),
+    Hard: (Form.HARD, lambda _: []),
+}
+
+
+def form_of(policy: Policy) -> Form:
+    """The form of a policy. Of a kind that kernels do not know, a subclass included: GIVEN."""
+    return _FORMS[type(policy)][0] if type(policy) in _FORMS else Form.GIVEN
+
+
+def parameters_of(policy: Policy, heads: int) -> Tensor:
+    """The table of parameters, float64, differentiable in parameters that are tensors.
+
+    Raises:
+        ValueError: for a parameter that is neither a number nor an array with an entry a head.
+    """
+    if type(policy) not in _FORMS:
+        return torch.zeros(1, 0, dtype=torch.float64)
+    columns = _FORMS[type(policy)][1](policy)
+    if all(isinstance(column, int | float) for column in columns):
+        return torch.tensor([columns], dtype=torch.float64)
+    tensors = [torch.as_tensor(column, dtype=torch.float64, device="cpu") for column in columns]
+    for column in tensors:
+        if column.ndim > 1 or (column.ndim == 1 and len(column) not in (1, heads)):
+            raise ValueError(
+                f"policy: expected parameters that are numbers or have one entry for each of the "
+                f"{heads} query heads, got shape {tuple(column.shape)} in {policy!r}"
+            )
+    return torch.stack(torch.broadcast_tensors(*(torch.atleast_1d(t) for t in tensors)), dim=-1)
+
+
+def derivatives(
+    form: Form, parameters: Tensor, entropy: Tensor, count: Tensor, beta: Tensor
+) -> tuple[Tensor | None, list[Tensor]]:
+    """d beta / d H, and d beta / d parameter for each parameter, of rows [batch, heads, queries].
+
+    None stands for a rule that does not depend on the entropy.
+    """
+    columns = [p[:, None] for p in parameters.to(entropy.dtype).unbind(-1)]
+    zero = torch.zeros_like(entropy)
+    if form == Form.CONSTANT:
+        return None, [zero + 1.0]
+    if form == Form.LENGTH:
+        logarithm = torch.log(count.clamp(min=1).to(entropy.dtype))
+        return None, [torch.where(columns[0] * logarithm > 1.0, logarithm, 0.0)]
+    if form == Form.RAMPS:
+        live = torch.where(beta > 1.0, beta, 0.0)  # through the exponential, and its clip at 1
+        slope_of_log, by_parameter = zero, [live]
+        for knot, slope, width in zip(columns[1::3], columns[2::3], columns[3::3], strict=True):
+            excess = entropy - knot
+            inside = ((excess > 0) & (excess < width)).to(entropy.dtype)
+            slope_of_log = slope_of_log + slope * inside
+            beyond = (excess >= width).to(entropy.dtype)
+            by_parameter += [
+                -live * slope * inside,
+                live * torch.minimum(excess.clamp(min=0), width),
+                live * slope * beyond,
+            ]
+        return live * slope_of_log, by_parameter
+    if form == Form.POLYNOMIAL:
+        _, guard, *coefficients = columns
+        guarded = entropy - guard * count
+        live = (beta > 1.0).to(entropy.dtype)
+        value, slope = zero, zero
+        for coefficient in coefficients:
+            slope = slope * guarded + value
+            value = value * guarded + coefficient
+        powers = [live * guarded**k for k in reversed(range(len(coefficients)))]
+        return live * slope, [zero, -live * slope * count, *powers]
+    raise AssertionError(f"{form} has no derivative of this kind")

@@ -1,0 +1,220 @@
+"""Compiles the CPU kernels on first use and keeps the result.
+
+The compiler is called directly: one source file, no build system. The result lies in a folder of the user's cache whose name
+tells sources, flags, versions and the processor's vector extension apart, so that machines that share a home do not get each other's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+__all__ = ["CompilationFailed", "CompilerMissing", "available", "load"]
+
+_NAME = "sharpmax_cpu"
+_HERE = Path(__file__).resolve().parent
+_EXPECTED_SECONDS = 60
+_TAIL = 30  # lines of the compiler's output that an error shows
+
+# The flags with which PyTorch compiles its own kernels for each capability.
+_CAPABILITIES = {
+    "AVX2": ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"),
+    "AVX512": (
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mavx512dq",
+        "-mfma",
+        "-mf16c",
+        "-DCPU_CAPABILITY=AVX512",
+        "-DCPU_CAPABILITY_AVX512",
+    ),
+}
+_DEFAULT = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
+
+
+class CompilerMissing(RuntimeError):
+    """There is no C++ compiler to build the CPU kernels with."""
+
+
+class CompilationFailed(RuntimeError):
+    """There is a C++ compiler, but it did not accept the CPU kernels."""
+
+
+def _compiler() -> list[str] | None:
+    """The C++ compiler as words of a command: the one that CXX names, else the first that is found."""
+    named = os.environ.get("CXX")
+    if named:
+        words = shlex.split(named)
+        return words if words and shutil.which(words[0]) else None
+    for candidate in ("c++", "g++", "clang++"):
+        found = shutil.which(candidate)
+        if found:
+            return [found]
+    return None
+
+
+@functools.cache
+def available() -> bool:
+    """Whether the kernels can be had here: a compiler and Python's headers are present, or they are compiled already."""
+    if platform.system() == "Windows":  # the sources use the vector extension of GCC and Clang
+        return False
+    if _compiler() is None:
+        return _library().exists()
+    return (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
+
+
+def _sources() -> list[Path]:
+    return [*sorted(_HERE.glob("cpu*.h")), _HERE / "cpu.cpp"]
+
+
+def _flags(capability: str) -> list[str]:
+    flags = [
+        "-std=c++20",
+        "-O3",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        # Fused multiply-add is the kernels' daily bread; nothing else that -ffast-math brings is wanted, NaN and inf have a meaning.
+        "-ffp-contract=fast",
+        "-fno-math-errno",
+        "-Wno-unknown-pragmas",
+        "-Wno-psabi",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+        f"-DTORCH_EXTENSION_NAME={_NAME}",
+        *_CAPABILITIES.get(capability, _DEFAULT),
+    ]
+    if platform.system() == "Darwin":
+        flags += ["-undefined", "dynamic_lookup", "-Xpreprocessor", "-fopenmp"]
+    else:
+        flags += ["-fopenmp"]
+    return flags
+
+
+def _paths() -> tuple[list[str], list[str]]:
+    """Where PyTorch's and Python's headers and libraries lie, as flags."""
+    root = Path(torch.__file__).resolve().parent
+    headers = [
+        root / "include",
+        root / "include" / "torch" / "csrc" / "api" / "include",
+        sysconfig.get_paths()["include"],
+    ]
+    include = [word for header in headers for word in ("-isystem", str(header))]
+    libraries = [f"-L{root / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
+    return include, libraries
+
+
+@functools.cache
+def _library() -> Path:
+    """Where the compiled module lies, or will."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    digest = hashlib.sha256()
+    for source in _sources():
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    tags = [*_flags(capability), capability, torch.__version__, sys.version, platform.machine()]
+    digest.update("\0".join(tags).encode())
+    if os.environ.get("TORCH_EXTENSIONS_DIR"):
+        cache = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sharpmax"
+    folder = f"{_NAME}-{capability.lower().replace(' ', '-')}-{digest.hexdigest()[:16]}"
+    return cache / folder / f"{_NAME}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time. The lock goes with the process that holds it; where there are no locks, two may compile at once,
+    which costs time and nothing else: the result is put into place in one step.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(path, "w") as handle:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _say(text: str) -> None:
+    print(f"sharpmax: {text}", file=sys.stderr, flush=True)
+
+
+def _compile(library: Path) -> None:
+    compiler = _compiler()
+    if compiler is None:
+        named = os.environ.get("CXX")
+        searched = (
+            f"CXX={named!r} is not a program"
+            if named
+            else "none of c++, g++, clang++ is on the path"
+        )
+        raise CompilerMissing(
+            f"the CPU attention is compiled on first use and needs a C++20 compiler, GCC 11 or Clang 14 at least; {searched}"
+        )
+    include, libraries = _paths()
+    capability = torch.backends.cpu.get_cpu_capability()
+    _say(f"compiling its CPU attention, once, about {_EXPECTED_SECONDS} seconds …")
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        target = Path(folder) / library.name
+        command = [
+            *compiler,
+            *_flags(capability),
+            *include,
+            str(_HERE / "cpu.cpp"),
+            "-o",
+            str(target),
+            *libraries,
+        ]
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode != 0:
+            tail = "\n".join(done.stdout.splitlines()[-_TAIL:])
+            raise CompilationFailed(
+                f"the CPU attention could not be compiled (exit status {done.returncode}):\n{shlex.join(command)}\n{tail}"
+            )
+        os.replace(target, library)
+
+
+@functools.cache
+def load() -> ModuleType:
+    """The compiled kernels; the first call ever compiles them.
+
+    Raises:
+        CompilerMissing: they are not compiled yet and there is no compiler.
+        CompilationFailed: the compiler did not accept them; the message has the end of its output.
+    """
+    library = _library()
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(library.parent / "lock"):
+            if not library.exists():
+                _compile(library)
+    specification = importlib.util.spec_from_file_location(_NAME, library)
+    if specification is None or specification.loader is None:
+        raise CompilationFailed(f"{library} is not a module that Python can load")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

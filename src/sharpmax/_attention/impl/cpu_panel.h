@@ -1,0 +1,327 @@
+// A panel: some rows of queries, side by side in the vector lanes, and all that is known of them.
+#pragma once
+
+#include "cpu_problem.h"
+#include "cpu_products.h"
+
+namespace sharpmax {
+
+constexpr int kPanelVectors = 3;
+constexpr int kBlock = 64; // keys that are handled at a time, so that their logits stay in the first-level cache
+
+// Below every logit that counts, yet finite: differences with it stay defined.
+template <class T> constexpr T kFloor = std::numeric_limits<T>::lowest() / 2;
+template <class T> constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+// Keys of a row whose weights, even all together, are less than the precision: exp(-18) and exp(-38) of the largest weight.
+template <class T> inline T negligible(int64_t keys) {
+  return static_cast<T>(-(std::log(static_cast<double>(std::max<int64_t>(keys, 1))) + (sizeof(T) == 8 ? 38. : 18.)));
+}
+
+template <class T> struct Panel {
+  static constexpr int lanes = Vector<T>::width;
+  static constexpr int capacity = kPanelVectors * lanes;
+
+  int rows = 0;    // in use
+  int vectors = 0; // lanes in use, in vectors
+  int64_t first = 0, last = 0; // keys that any of the rows may see
+
+  int64_t head[capacity], row[capacity];
+  alignas(64) Integer<T> first_key[capacity], last_key[capacity];
+  alignas(64) T maximum[capacity], mass[capacity], moment[capacity];
+  alignas(64) T beta[capacity], total[capacity];
+  alignas(64) T anchor[capacity], factor[capacity]; // a weight is exp(factor * (logit - anchor))
+  alignas(64) Integer<T> block_count[capacity];
+  int64_t count[capacity];
+  int64_t infinite[capacity]; // logits that are +inf
+  bool invalid[capacity];     // NaN was seen
+  bool any_infinite;
+
+  T* query;         // [width][row], scaled unless there is a softcap
+  T* logits;        // [last - first][row], or one block where only statistics are wanted
+  T* block_maximum; // [block][row]
+  T* output;        // [value width][row]
+
+  int stride() const { return vectors * lanes; }
+};
+
+// Rows `begin` to `end` of a segment. A segment is the rows of one query head or, where heads are short, those of all the query
+// heads that share a key head, one after another.
+template <class T>
+inline void open_panel(const Problem& problem, Panel<T>& panel, int64_t first_head, int64_t begin, int64_t end) {
+  constexpr int lanes = Panel<T>::lanes;
+  panel.rows = static_cast<int>(end - begin);
+  panel.vectors = (panel.rows + lanes - 1) / lanes;
+  panel.first = problem.keys;
+  panel.last = 0;
+  panel.any_infinite = false;
+  for (int r = 0; r < panel.stride(); ++r) {
+    int64_t first = 0, last = 0;
+    if (r < panel.rows) {
+      panel.head[r] = first_head + (begin + r) / problem.queries;
+      panel.row[r] = (begin + r) % problem.queries;
+      problem.visible_range(panel.row[r], first, last);
+      if (first < last) {
+        panel.first = std::min(panel.first, first);
+        panel.last = std::max(panel.last, last);
+      }
+    }
+    panel.first_key[r] = static_cast<Integer<T>>(first);
+    panel.last_key[r] = static_cast<Integer<T>>(last);
+    panel.count[r] = problem.masked ? 0 : last - first;
+    panel.maximum[r] = kFloor<T>;
+    panel.mass[r] = panel.moment[r] = panel.total[r] = 0;
+    panel.infinite[r] = 0;
+    panel.invalid[r] = false;
+  }
+  if (panel.last <= panel.first) panel.first = panel.last = 0;
+}
+
+// Packs rows [row][column] of a tensor as [column][row], lanes that are not in use as zeros.
+template <class T>
+inline void pack_rows(
+    const Strided& tensor, const Panel<T>& panel, int64_t batch, int64_t columns, T factor, T* scratch, T* to) {
+  const int stride = panel.stride();
+  for (int r = 0; r < stride; ++r) {
+    if (r >= panel.rows) {
+      for (int64_t c = 0; c < columns; ++c) to[c * stride + r] = 0;
+      continue;
+    }
+    int64_t unused;
+    const T* from = rows_of(tensor, batch, panel.head[r], panel.row[r], 1, columns, scratch, unused);
+    for (int64_t c = 0; c < columns; ++c) to[c * stride + r] = factor * from[c];
+  }
+}
+
+template <class T, int vectors> SHARPMAX_INLINE void cap_logits(T* tile, int count, double softcap, double scale) {
+  using V = Vector<T>;
+  const V inner = V::splat(static_cast<T>(scale / softcap)), outer = V::splat(static_cast<T>(softcap));
+  for (int64_t n = 0; n < static_cast<int64_t>(count) * vectors; ++n) {
+    T* place = tile + n * V::width;
+    (outer * hyperbolic_tangent(inner * V::load(place))).store(place);
+  }
+}
+
+// Space for the mask of a panel over one block.
+template <class T> struct MaskTile {
+  alignas(64) T bias[Panel<T>::capacity][kBlock];
+  alignas(64) T turned[kBlock][Panel<T>::capacity];
+};
+
+// Reads the mask for keys [first, first + count) and all rows of the panel. Afterwards `tile.turned` holds [key][row] if the
+// answer is `mixed`.
+template <class T>
+inline Sight read_panel_mask(
+    const Problem& problem, const Panel<T>& panel, int64_t batch, int64_t first, int count, MaskTile<T>& tile) {
+  const int stride = panel.stride();
+  const bool shared = problem.mask.row == 0 && problem.mask.head == 0;
+  bool all_open = true, all_closed = true;
+  const int distinct = shared ? 1 : panel.rows;
+  for (int r = 0; r < distinct; ++r) {
+    const Sight sight = mask_row(problem, batch, panel.head[r], panel.row[r], first, count, tile.bias[r]);
+    all_open &= sight == Sight::open;
+    all_closed &= sight == Sight::closed;
+  }
+  if (all_open) return Sight::open;
+  if (all_closed) return Sight::closed;
+  if (shared) {
+    for (int n = 0; n < count; ++n)
+      for (int r = 0; r < stride; ++r) tile.turned[n][r] = tile.bias[0][n];
+  } else {
+    for (int r = 0; r < stride; ++r) {
+      const T* from = tile.bias[r < panel.rows ? r : 0];
+      for (int n = 0; n < count; ++n) tile.turned[n][r] = from[n];
+    }
+  }
+  return Sight::mixed;
+}
+
+// Hides what a row may not see by position.
+template <class T, int vectors> inline void hide_outside(const Panel<T>& panel, int64_t first, int count, T* tile) {
+  using V = Vector<T>;
+  const V hidden = V::splat(-kInfinity<T>);
+  for (int v = 0; v < vectors; ++v) {
+    const Bits<T> low = load_integer<T>(panel.first_key + v * V::width);
+    const Bits<T> high = load_integer<T>(panel.last_key + v * V::width);
+    for (int n = 0; n < count; ++n) {
+      const Bits<T> key = splat_integer<T>(static_cast<Integer<T>>(first + n));
+      T* place = tile + (static_cast<int64_t>(n) * vectors + v) * V::width;
+      select<T>((key >= low) & (key < high), V::load(place), hidden).store(place);
+    }
+  }
+}
+
+// Adds the mask, hides what it hides, and counts what remains visible.
+template <class T, int vectors>
+inline void apply_mask(Panel<T>& panel, int64_t first, int count, const MaskTile<T>& mask, T* tile) {
+  using V = Vector<T>;
+  const V hidden = V::splat(-kInfinity<T>);
+  for (int v = 0; v < vectors; ++v) {
+    const Bits<T> low = load_integer<T>(panel.first_key + v * V::width);
+    const Bits<T> high = load_integer<T>(panel.last_key + v * V::width);
+    Bits<T> seen{};
+    for (int n = 0; n < count; ++n) {
+      const Bits<T> key = splat_integer<T>(static_cast<Integer<T>>(first + n));
+      const V bias = V::load(mask.turned[n] + v * V::width);
+      const Bits<T> visible = ~equal(bias, hidden) & (key >= low) & (key < high);
+      T* place = tile + (static_cast<int64_t>(n) * vectors + v) * V::width;
+      select<T>(visible, V::load(place) + bias, hidden).store(place);
+      seen -= visible;
+    }
+    store_integer<T>(panel.block_count + v * V::width, seen);
+  }
+  for (int r = 0; r < panel.rows; ++r) panel.count[r] += panel.block_count[r];
+}
+
+// Whether every row of the panel may see all of [first, first + count) by position.
+template <class T> inline bool all_inside(const Panel<T>& panel, int64_t first, int count) {
+  for (int r = 0; r < panel.rows; ++r)
+    if (panel.first_key[r] > first || panel.last_key[r] < first + count) return false;
+  return true;
+}
+
+// The logits of the panel for keys [first, first + count), ready for the softmax. False: nothing visible, nothing written.
+template <class T, int vectors>
+inline bool score_block(
+    const Problem& problem, Panel<T>& panel, int64_t batch, const T* keys, int64_t key_stride, int64_t first, int count,
+    MaskTile<T>* mask, T* tile) {
+  Sight sight = Sight::open;
+  if (mask) {
+    sight = read_panel_mask(problem, panel, batch, first, count, *mask);
+    if (sight == Sight::closed) return false;
+  }
+  multiply_keys<T, vectors>(keys, key_stride, count, panel.query, problem.width, tile);
+  if (problem.softcap > 0) cap_logits<T, vectors>(tile, count, problem.softcap, problem.scale);
+  if (sight == Sight::mixed) {
+    apply_mask<T, vectors>(panel, first, count, *mask, tile);
+  } else {
+    if (mask)
+      for (int r = 0; r < panel.rows; ++r) {
+        const int64_t low = std::max<int64_t>(panel.first_key[r], first);
+        const int64_t high = std::min<int64_t>(panel.last_key[r], first + count);
+        panel.count[r] += std::max<int64_t>(high - low, 0);
+      }
+    if (!all_inside(panel, first, count)) hide_outside<T, vectors>(panel, first, count, tile);
+  }
+  return true;
+}
+
+// Takes note of +inf and NaN in rows whose maximum is +inf; the sums of such a row are of no use and replaced at the end.
+template <class T> __attribute__((noinline)) void note_infinite(Panel<T>& panel, const T* tile, int count) {
+  panel.any_infinite = true;
+  const int stride = panel.stride();
+  for (int r = 0; r < panel.rows; ++r) {
+    if (panel.maximum[r] != kInfinity<T>) continue;
+    if (panel.infinite[r] == 0 && std::isnan(panel.mass[r])) panel.invalid[r] = true;
+    for (int n = 0; n < count; ++n) {
+      const T value = tile[static_cast<int64_t>(n) * stride + r];
+      panel.infinite[r] += value == kInfinity<T>;
+      panel.invalid[r] |= std::isnan(value);
+    }
+    panel.mass[r] = 0; // finite, so that a NaN seen here is not mistaken for an earlier one
+  }
+}
+
+// Maximum, mass and moment of a block, merged into those of the rows.
+template <class T, int vectors>
+inline void gather_statistics(Panel<T>& panel, const T* tile, int count, T* block_maximum) {
+  using V = Vector<T>;
+  constexpr int rows = vectors * V::width;
+  V peak[vectors], before[vectors];
+  for (int v = 0; v < vectors; ++v) peak[v] = V::splat(-kInfinity<T>);
+  for (int n = 0; n < count; ++n)
+    for (int v = 0; v < vectors; ++v) peak[v] = larger(V::load(tile + n * rows + v * V::width), peak[v]);
+  Bits<T> rises{}, overflows{};
+  for (int v = 0; v < vectors; ++v) {
+    if (block_maximum) peak[v].store(block_maximum + v * V::width);
+    before[v] = V::load(panel.maximum + v * V::width);
+    peak[v] = larger(peak[v], before[v]);
+    rises |= greater(peak[v], before[v]);
+    overflows |= equal(peak[v], V::splat(kInfinity<T>));
+    peak[v].store(panel.maximum + v * V::width);
+  }
+  if (__builtin_expect(any<T>(overflows), 0)) note_infinite(panel, tile, count);
+  V mass[vectors], moment[vectors];
+  for (int v = 0; v < vectors; ++v) mass[v] = moment[v] = V::zero();
+  for (int n = 0; n < count; ++n)
+#pragma GCC unroll 3
+    for (int v = 0; v < vectors; ++v) {
+      // The bound also keeps 0 * -inf out of the moment.
+      const V difference = bounded(V::load(tile + n * rows + v * V::width) - peak[v]);
+      const V weight = exp_bounded(difference);
+      mass[v] += weight;
+      moment[v] += difference * weight;
+    }
+  for (int v = 0; v < vectors; ++v) {
+    const int at = v * V::width;
+    V old_mass = V::load(panel.mass + at), old_moment = V::load(panel.moment + at);
+    if (any<T>(rises)) {
+      const V shift = bounded(before[v] - peak[v]);
+      const V decay = exp_bounded(shift);
+      old_moment = decay * (old_moment + shift * old_mass);
+      old_mass = decay * old_mass;
+    }
+    (old_mass + mass[v]).store(panel.mass + at);
+    (old_moment + moment[v]).store(panel.moment + at);
+  }
+}
+
+// Settles the statistics once all keys have been seen: rows without keys, with NaN or with +inf, and the sink that counts.
+template <class T> inline void settle_statistics(const Problem& problem, Panel<T>& panel) {
+  constexpr T nan = std::numeric_limits<T>::quiet_NaN();
+  for (int r = 0; r < panel.rows; ++r) {
+    if (panel.infinite[r] > 0) {
+      panel.mass[r] = static_cast<T>(panel.infinite[r]);
+      panel.moment[r] = 0;
+    }
+    panel.invalid[r] |= std::isnan(panel.mass[r]);
+    if (panel.invalid[r]) {
+      panel.maximum[r] = panel.mass[r] = panel.moment[r] = nan;
+    } else if (panel.mass[r] == 0) {
+      panel.maximum[r] = -kInfinity<T>;
+      panel.moment[r] = 0;
+    }
+    if (problem.has_sink() && problem.sink_counted) {
+      const double sink = problem.sink(panel.head[r]);
+      if (sink == -kInfinity<double>) continue;
+      ++panel.count[r];
+      const double maximum = panel.maximum[r];
+      if (panel.invalid[r] || std::isnan(sink)) {
+        panel.invalid[r] = true;
+        panel.maximum[r] = panel.mass[r] = panel.moment[r] = nan;
+      } else if (sink == maximum) {
+        panel.mass[r] += 1;
+      } else if (sink > maximum) {
+        const double shift = std::max(maximum - sink, -1e6), decay = std::exp(shift);
+        panel.moment[r] = static_cast<T>(decay * (panel.moment[r] + shift * panel.mass[r]));
+        panel.mass[r] = static_cast<T>(decay * panel.mass[r] + 1);
+        panel.maximum[r] = static_cast<T>(sink);
+      } else if (maximum < kInfinity<double>) {
+        const double weight = std::exp(sink - maximum);
+        panel.mass[r] = static_cast<T>(panel.mass[r] + weight);
+        panel.moment[r] = static_cast<T>(panel.moment[r] + (sink - maximum) * weight);
+      }
+    }
+  }
+}
+
+// Whether any row gives a weight that is not negligible to a key of the block.
+template <class T, int vectors>
+SHARPMAX_INLINE bool block_matters(const Panel<T>& panel, const T* block_maximum, T threshold) {
+  using V = Vector<T>;
+  Bits<T> matters{};
+  for (int v = 0; v < vectors; ++v) {
+    const int at = v * V::width;
+    const V exponent =
+        V::load(panel.factor + at) * (V::load(block_maximum + at) - V::load(panel.anchor + at));
+    matters |= greater(exponent, V::splat(threshold));
+  }
+  return any<T>(matters);
+}
+
+template <class T> inline double entropy_of(T mass, T moment) {
+  if (mass == 0) return 0;
+  return std::max(std::log(static_cast<double>(mass)) - static_cast<double>(moment) / static_cast<double>(mass), 0.);
+}
+
+} // namespace sharpmax

@@ -1,0 +1,173 @@
+// Vectors of the processor's own width, on the vector extension of GCC and Clang: the same code serves AVX2, AVX-512 and
+// whatever else the compiler knows, and needs no header of PyTorch.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace sharpmax {
+
+#define SHARPMAX_INLINE inline __attribute__((always_inline))
+
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr int kVectorBytes = 64;
+constexpr int kAccumulators = 24; // of 32 registers; the rest hold operands
+#elif defined(CPU_CAPABILITY_AVX2)
+constexpr int kVectorBytes = 32;
+constexpr int kAccumulators = 12; // of 16 registers
+#else
+constexpr int kVectorBytes = 16;
+constexpr int kAccumulators = 12;
+#endif
+
+template <class T> struct IntegerOf;
+template <> struct IntegerOf<float> { using type = int32_t; };
+template <> struct IntegerOf<double> { using type = int64_t; };
+template <class T> using Integer = typename IntegerOf<T>::type;
+
+template <class T> struct Vector {
+  typedef T Native __attribute__((vector_size(kVectorBytes)));
+  typedef Integer<T> Bits __attribute__((vector_size(kVectorBytes)));
+  static constexpr int width = kVectorBytes / sizeof(T);
+
+  Native lanes;
+
+  static SHARPMAX_INLINE Vector load(const T* from) {
+    Vector result;
+    std::memcpy(&result.lanes, from, sizeof(Native));
+    return result;
+  }
+  static SHARPMAX_INLINE Vector splat(T value) { return {value - Native{}}; }
+  static SHARPMAX_INLINE Vector zero() { return {Native{}}; }
+  SHARPMAX_INLINE void store(T* to) const { std::memcpy(to, &lanes, sizeof(Native)); }
+
+  friend SHARPMAX_INLINE Vector operator+(Vector a, Vector b) { return {a.lanes + b.lanes}; }
+  friend SHARPMAX_INLINE Vector operator-(Vector a, Vector b) { return {a.lanes - b.lanes}; }
+  friend SHARPMAX_INLINE Vector operator*(Vector a, Vector b) { return {a.lanes * b.lanes}; }
+  friend SHARPMAX_INLINE Vector operator/(Vector a, Vector b) { return {a.lanes / b.lanes}; }
+  friend SHARPMAX_INLINE Vector operator*(T a, Vector b) { return {a * b.lanes}; }
+  SHARPMAX_INLINE Vector& operator+=(Vector other) {
+    lanes += other.lanes;
+    return *this;
+  }
+};
+
+template <class T> using Bits = typename Vector<T>::Bits;
+
+// Comparisons give all ones or all zeros in each lane; a comparison with NaN is false.
+template <class T> SHARPMAX_INLINE Bits<T> greater(Vector<T> a, Vector<T> b) { return a.lanes > b.lanes; }
+template <class T> SHARPMAX_INLINE Bits<T> equal(Vector<T> a, Vector<T> b) { return a.lanes == b.lanes; }
+template <class T> SHARPMAX_INLINE Vector<T> select(Bits<T> condition, Vector<T> yes, Vector<T> no) {
+  return {condition ? yes.lanes : no.lanes};
+}
+template <class T> SHARPMAX_INLINE Bits<T> splat_integer(Integer<T> value) { return value - Bits<T>{}; }
+template <class T> SHARPMAX_INLINE Bits<T> load_integer(const Integer<T>* from) {
+  Bits<T> result;
+  std::memcpy(&result, from, sizeof(result));
+  return result;
+}
+template <class T> SHARPMAX_INLINE void store_integer(Integer<T>* to, Bits<T> value) {
+  std::memcpy(to, &value, sizeof(value));
+}
+
+template <class T> SHARPMAX_INLINE bool any(Bits<T> condition) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_test_epi32_mask((__m512i)condition, (__m512i)condition) != 0;
+#elif defined(CPU_CAPABILITY_AVX2)
+  return !_mm256_testz_si256((__m256i)condition, (__m256i)condition);
+#else
+  Integer<T> all = 0;
+  for (int lane = 0; lane < Vector<T>::width; ++lane) all |= condition[lane];
+  return all != 0;
+#endif
+}
+
+// The larger of two; where either is NaN, the second: the meaning of the processor's own instruction.
+template <class T> SHARPMAX_INLINE Vector<T> larger(Vector<T> a, Vector<T> b) {
+  return {a.lanes > b.lanes ? a.lanes : b.lanes};
+}
+#if defined(CPU_CAPABILITY_AVX512)
+template <> SHARPMAX_INLINE Vector<float> larger(Vector<float> a, Vector<float> b) {
+  return {(Vector<float>::Native)_mm512_max_ps((__m512)a.lanes, (__m512)b.lanes)};
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+template <> SHARPMAX_INLINE Vector<float> larger(Vector<float> a, Vector<float> b) {
+  return {(Vector<float>::Native)_mm256_max_ps((__m256)a.lanes, (__m256)b.lanes)};
+}
+#endif
+
+// Here the exponential below is exactly zero: the exponent field that it shifts into place is 0.
+template <class T> constexpr T kVanishing = sizeof(T) == 8 ? T(-709) : T(-88);
+
+// exp(x) for kVanishing <= x <= 0, relative error about 1e-7 + 1e-8 |x| (float) or 1e-16 (double); exp(0) is exactly 1, NaN stays
+// NaN. 2^n is made by shifting the rounded exponent, bias included, into place; a NaN that reaches the final
+// multiplication survives whatever its payload.
+SHARPMAX_INLINE Vector<float> exp_bounded(Vector<float> x) {
+  using V = Vector<float>;
+  constexpr float log2e = 1.44269504088896340736f;
+  constexpr float shift = 12582912.f + 127.f; // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const V::Native rounded = x.lanes * log2e + shift;
+  const V::Native f = x.lanes * log2e - (rounded - shift);
+  V::Native p = f * 0.0013264729489803397075f + 0.0096715126268152650662f;
+  p = p * f + 0.055507337357965698806f;
+  p = p * f + 0.24022242085776815155f;
+  p = p * f + 0.69314697760373126805f;
+  p = p * f + 1.f;
+  const V::Native power = (V::Native)((V::Bits)rounded << 23);
+  return {p * power};
+}
+
+SHARPMAX_INLINE Vector<double> exp_bounded(Vector<double> x) {
+  using V = Vector<double>;
+  constexpr double log2e = 1.44269504088896340736;
+  constexpr double shift = 6755399441055744. + 1023.; // 1.5 * 2^52
+  const V::Native rounded = x.lanes * log2e + shift;
+  const V::Native f = x.lanes * log2e - (rounded - shift);
+  V::Native p = f * 4.4347689881545130422e-10 + 7.0737831796434430344e-9;
+  p = p * f + 1.0178199585982564525e-7;
+  p = p * f + 1.3215435282711480784e-6;
+  p = p * f + 0.000015252733493097295251;
+  p = p * f + 0.00015403530457111292226;
+  p = p * f + 0.0013333558146774647157;
+  p = p * f + 0.0096181291075941207025;
+  p = p * f + 0.055504108664820083139;
+  p = p * f + 0.24022650695910131259;
+  p = p * f + 0.69314718055994532581;
+  p = p * f + 1.;
+  const V::Native power = (V::Native)((V::Bits)rounded << 52);
+  return {p * power};
+}
+
+// Raises what is so far below zero that its exponential vanishes to where it just does, -inf included; NaN stays.
+template <class T> SHARPMAX_INLINE Vector<T> bounded(Vector<T> x) { return larger(Vector<T>::splat(kVanishing<T>), x); }
+
+template <class T> SHARPMAX_INLINE Vector<T> exp_nonpositive(Vector<T> x) { return exp_bounded(bounded(x)); }
+
+// tanh: an odd polynomial near zero, where 1 - 2 / (exp(2|x|) + 1) would cancel.
+SHARPMAX_INLINE Vector<float> hyperbolic_tangent(Vector<float> x) {
+  using V = Vector<float>;
+  const V::Native z = x.lanes * x.lanes;
+  V::Native p = z * -0.00570498699798f + 0.0206390872493f;
+  p = p * z - 0.0537397150875f;
+  p = p * z + 0.133314421982f;
+  p = p * z - 0.33333281942f;
+  p = p * z * x.lanes + x.lanes;
+  const V::Native magnitude = x.lanes < 0.f ? -x.lanes : x.lanes;
+  const V decay = exp_nonpositive(V{-2.f * magnitude});
+  const V::Native far = (1.f - decay.lanes) / (1.f + decay.lanes);
+  const V::Native signed_far = x.lanes < 0.f ? -far : far;
+  return {magnitude > 0.625f ? signed_far : p};
+}
+
+SHARPMAX_INLINE Vector<double> hyperbolic_tangent(Vector<double> x) {
+  for (int lane = 0; lane < Vector<double>::width; ++lane) x.lanes[lane] = std::tanh(x.lanes[lane]);
+  return x;
+}
+
+} // namespace sharpmax

@@ -1,0 +1,223 @@
+"""The arguments of an attention, checked, in the form that implementations read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Alignment = Literal["upper_left", "lower_right"]
+SinkRole = Literal["key", "apart"]
+
+FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The tensors and numbers of one attention, free of choices.
+
+    The logit of query i and key j is e = scale q.k, then softcap tanh(e / softcap), then + bias.
+    A query at position p = i + offset sees the keys from p - left to p + right, as far as `mask`
+    allows it; -1 stands for no bound.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor | None
+    mask: Tensor | None
+    """Boolean (True is visible) or floating (added); broadcast to [batch, heads, queries, keys]."""
+    sink: Tensor | None
+    scale: float
+    softcap: float
+    """0 where there is none."""
+    left: int
+    right: int
+    offset: int
+    sink_counted: bool
+    dropout: float = 0.0
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """Batch, query heads, queries."""
+        batch, heads, queries, _ = self.query.shape
+        return batch, heads, queries
+
+    @property
+    def group(self) -> int:
+        """How many query heads share a key head."""
+        return self.query.shape[1] // max(self.key.shape[1], 1)
+
+    @property
+    def statistics_dtype(self) -> torch.dtype:
+        return torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    def in_window(self) -> Tensor | None:
+        """Booleans [queries, keys] of what the window allows; None where it allows all."""
+        if self.left < 0 and self.right < 0:
+            return None
+        device = self.query.device
+        position = torch.arange(self.query.shape[2], device=device)[:, None] + self.offset
+        key = torch.arange(self.key.shape[2], device=device)
+        visible = torch.ones(
+            self.query.shape[2], self.key.shape[2], dtype=torch.bool, device=device
+        )
+        if self.left >= 0:
+            visible = visible & (key >= position - self.left)
+        if self.right >= 0:
+            visible = visible & (key <= position + self.right)
+        return visible
+
+    def rows_between(self, start: int, stop: int) -> Problem:
+        """The same for the queries from `start` to `stop` alone."""
+        return replace(
+            self,
+            query=self.query[:, :, start:stop],
+            mask=None if self.mask is None else self.mask[:, :, start:stop],
+            offset=self.offset + start,
+        )
+
+
+def masked_below(dtype: torch.dtype) -> float:
+    """Additive masks at or below this hide a key, as finfo.min and sums that contain it do."""
+    return 0.5 * torch.finfo(dtype).min
+
+
+def check(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    *,
+    mask: Tensor | None,
+    is_causal: bool,
+    alignment: Alignment,
+    scale: float | None,
+    softcap: float | None,
+    sink: Tensor | None,
+    sink_role: SinkRole,
+    window: int | None,
+    enable_gqa: bool,
+    dropout: float,
+) -> Problem:
+    """Check every argument, before any kernel runs, and bring them into one form.
+
+    Raises:
+        TypeError, ValueError: with the name of the argument, what was expected and what came.
+    """
+    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    for name, tensor in tensors.items():
+        _check_tensor(name, tensor, query)
+    batch, heads, queries, width = query.shape
+    key_heads, keys = key.shape[1], key.shape[2]
+    for name, tensor in tensors.items():
+        _equal(f"{name}: batch size", tensor.shape[0], batch)
+    _equal("key: width", key.shape[3], width)
+    if value is not None:
+        _equal("value: heads", value.shape[1], key_heads)
+        _equal("value: length", value.shape[2], keys)
+    if not enable_gqa:
+        _equal("key: heads (enable_gqa is False)", key_heads, heads)
+    elif key_heads == 0 or heads % key_heads:
+        raise ValueError(
+            f"key: expected heads that divide the {heads} query heads, got {key_heads}"
+        )
+
+    if scale is None:
+        scale = 1.0 / math.sqrt(max(width, 1))
+    _check_number("scale", scale)
+    if softcap is not None:
+        _check_number("softcap", softcap)
+        if softcap <= 0:
+            raise ValueError(f"softcap: expected a number above 0, got {softcap!r}")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout_p: expected a number in [0, 1), got {dropout!r}")
+    if alignment not in ("upper_left", "lower_right"):
+        raise ValueError(f"alignment: expected 'upper_left' or 'lower_right', got {alignment!r}")
+    if sink_role not in ("key", "apart"):
+        raise ValueError(f"sink_role: expected 'key' or 'apart', got {sink_role!r}")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
+        raise TypeError(f"window: expected an integer or None, got {window!r}")
+    if window is not None and window < 1:
+        raise ValueError(f"window: expected at least 1, got {window}")
+    if sink is not None:
+        _check_sink(sink, query)
+    if mask is not None:
+        mask = _check_mask(mask, query, (batch, heads, queries, keys))
+
+    reach = -1 if window is None else window - 1
+    return Problem(
+        query,
+        key,
+        value,
+        mask,
+        sink,
+        float(scale),
+        0.0 if softcap is None else float(softcap),
+        left=reach,
+        right=0 if is_causal else reach,
+        offset=keys - queries if alignment == "lower_right" else 0,
+        sink_counted=sink_role == "key",
+        dropout=float(dropout),
+    )
+
+
+def _check_tensor(name: str, tensor: Any, query: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: expected a torch tensor, got {type(tensor).__name__}")
+    if tensor.ndim != 4:
+        raise ValueError(
+            f"{name}: expected shape [batch, heads, length, width], got {tuple(tensor.shape)}"
+        )
+    if tensor.dtype not in FLOATING:
+        expected = ", ".join(str(dtype) for dtype in FLOATING)
+        raise TypeError(f"{name}: expected one of {expected}, got {tensor.dtype}")
+    if tensor.dtype != query.dtype:
+        raise TypeError(f"{name}: expected the dtype of query, {query.dtype}, got {tensor.dtype}")
+    _check_device(name, tensor, query)
+
+
+def _check_device(name: str, tensor: Tensor, query: Tensor) -> None:
+    if tensor.device != query.device:
+        raise ValueError(
+            f"{name}: expected the device of query, {query.device}, got {tensor.device}"
+        )
+
+
+def _check_sink(sink: Any, query: Tensor) -> None:
+    if not isinstance(sink, Tensor) or not sink.is_floating_point():
+        raise TypeError(f"sink: expected a floating tensor, got {getattr(sink, 'dtype', sink)!r}")
+    if tuple(sink.shape) != (query.shape[1],):
+        raise ValueError(
+            f"sink: expected one logit a query head, shape ({query.shape[1]},), "
+            f"got {tuple(sink.shape)}"
+        )
+    _check_device("sink", sink, query)
+
+
+def _check_mask(mask: Any, query: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
+    if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask: expected a boolean or floating tensor, got {came}")
+    if mask.is_floating_point() and mask.dtype not in FLOATING:
+        raise TypeError(f"mask: expected a boolean or floating tensor, got {mask.dtype}")
+    _check_device("mask", mask, query)
+    try:
+        return mask.broadcast_to(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"mask: expected a shape that broadcasts to {shape}, got {tuple(mask.shape)}"
+        ) from None
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not math.isfinite(value):
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+
+
+def _equal(name: str, got: int, expected: int) -> None:
+    if got != expected:
+        raise ValueError(f"{name}: expected {expected}, got {got}")
