@@ -4,6 +4,7 @@ The mathematics works on NumPy arrays, torch tensors and JAX arrays. Neither PyT
 transformers is imported before something that needs it is used.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from sharpmax import policies, theory
@@ -13,6 +14,7 @@ from sharpmax._statistics import RowStatistics, entropy, merge_all, statistics
 from sharpmax._version import __version__
 
 if TYPE_CHECKING:
+    from sharpmax import nn
     from sharpmax._attention import attention, attention_statistics
 
 __all__ = [
@@ -24,13 +26,18 @@ __all__ = [
     "entropy",
     "inverse_temperature",
     "merge_all",
+    "nn",
     "policies",
     "softmax",
     "statistics",
     "theory",
 ]
 
-_NEED_TORCH = ("attention", "attention_statistics")
+_NEED_TORCH = {
+    "attention": "sharpmax._attention",
+    "attention_statistics": "sharpmax._attention",
+    "nn": "sharpmax.nn",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -38,9 +45,8 @@ def __getattr__(name: str) -> Any:
     if name not in _NEED_TORCH:
         raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
     require("torch", extra="torch", what=f"sharpmax.{name}")
-    from sharpmax import _attention
-
-    globals().update({function: getattr(_attention, function) for function in _NEED_TORCH})
+    module = importlib.import_module(_NEED_TORCH[name])
+    globals()[name] = module if name == "nn" else getattr(module, name)
     return globals()[name]
 
 

@@ -99,7 +99,7 @@ def statistics(logits: Array, axis: int = -1, where: Array | None = None) -> Row
 
     Example:
         >>> import numpy as np
-        >>> statistics(np.array([0.0, 0.0, -np.inf])).count
+        >>> int(statistics(np.array([0.0, 0.0, -np.inf])).count)
         2
     """
     return Rows(logits, axis, where).statistics
@@ -173,7 +173,7 @@ class Rows:
         )
 
     def tempered(self, inverse_temperature: Array) -> tuple[Array, Array]:
-        """Entropy of softmax(beta e), and the variance of e under it, at beta for each row."""
+        """Entropy of softmax(beta e), and the variance of e under it, at a finite beta a row."""
         xp = self.xp
         beta = self._along_rows(inverse_temperature)
         unnormalised = self._unnormalised(beta)

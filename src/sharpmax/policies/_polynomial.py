@@ -83,7 +83,7 @@ class Paper(Policy):
     Example:
         >>> import numpy as np, sharpmax
         >>> round(float(sharpmax.inverse_temperature(np.zeros(16), Paper())), 3)
-        2.188
+        2.227
     """
 
     COEFFICIENTS: ClassVar[tuple[float, ...]] = (-0.037, 0.481, -2.3, 4.917, -1.791)
