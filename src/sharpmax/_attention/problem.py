@@ -114,15 +114,15 @@ def check(
     for name, tensor in tensors.items():
         _equal(f"{name}: batch size", tensor.shape[0], batch)
     _equal("key: width", key.shape[3], width)
-    if value is not None:
-        _equal("value: heads", value.shape[1], key_heads)
-        _equal("value: length", value.shape[2], keys)
     if not enable_gqa:
         _equal("key: heads (enable_gqa is False)", key_heads, heads)
     elif key_heads == 0 or heads % key_heads:
         raise ValueError(
             f"key: expected heads that divide the {heads} query heads, got {key_heads}"
         )
+    if value is not None:
+        _equal("value: heads", value.shape[1], key_heads)
+        _equal("value: length", value.shape[2], keys)
 
     if scale is None:
         scale = 1.0 / math.sqrt(max(width, 1))

@@ -108,11 +108,13 @@ def _attention_backward(
         for column, values in enumerate(by_parameter):
             per_head = (by_beta * values).sum(dim=(0, 2)).to(parameters.dtype)
             parameter_gradient[:, column] = per_head if len(parameters) > 1 else per_head.sum()
-    results = kernels.backward(
+    by_query, by_key, by_value, by_mask, by_sink = kernels.backward(
         gradient, query, key, value, mask, sink, output, beta, logmass, maximum, mass,
-        *row_terms, mask_gradient, *settings,
+        *row_terms, *settings, mask_gradient,
     )  # fmt: skip
-    return *results, parameter_gradient
+    by_mask = by_mask.to(query.dtype if mask is None else mask.dtype)
+    by_sink = by_sink.to(query.dtype if sink is None else sink.dtype)
+    return by_query, by_key, by_value, by_mask, by_sink, parameter_gradient
 
 
 def _attention_backward_fake(
@@ -130,7 +132,7 @@ def _attention_backward_fake(
         query.new_empty(query.shape),
         key.new_empty(key.shape),
         value.new_empty(value.shape),
-        query.new_empty(0) if mask is None or not mask_gradient else mask.new_empty(shape),
+        (query if mask is None else mask).new_empty(shape if mask_gradient else 0),
         query.new_empty(0) if sink is None else sink.new_empty(sink.shape),
         parameters.new_empty(parameters.shape),
     )

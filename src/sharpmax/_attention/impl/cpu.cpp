@@ -7,8 +7,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "cpu_backward.h"
 #include "cpu_decode.h"
 #include "cpu_forward.h"
 
@@ -156,10 +158,87 @@ Forward forward(
   return {output, maximum, mass, moment, count, beta, logmass};
 }
 
+// A row-wise input as numbers of type T that lie side by side; null where it is absent.
+template <class T> const T* rowwise(MaybeTensor& tensor) {
+  if (!tensor) return nullptr;
+  tensor = tensor->contiguous();
+  return tensor->const_data_ptr<T>();
+}
+
+template <class T> RowInputs<T> row_inputs(MaybeTensor (&rows)[8]) {
+  return {rowwise<T>(rows[0]), rowwise<T>(rows[1]), rowwise<T>(rows[2]), rowwise<T>(rows[3]),
+          rowwise<T>(rows[4]), rowwise<T>(rows[5]), rowwise<T>(rows[6]), rowwise<T>(rows[7])};
+}
+
+using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// Gradients of query, key, value, of the mask before any reduction (empty unless wanted) and of the sink (empty unless given).
+Gradients backward(
+    const Tensor& upstream_, const Tensor& query_, const Tensor& key_, const Tensor& value_, const MaybeTensor& mask,
+    const MaybeTensor& sink_, const Tensor& output_, const Tensor& beta, const Tensor& logmass, const Tensor& maximum,
+    const Tensor& mass, const MaybeTensor& c0, const MaybeTensor& mu0, const MaybeTensor& c1, const MaybeTensor& mu1,
+    double scale, double softcap, int64_t left, int64_t right, int64_t offset, bool sink_counted,
+    bool want_mask_gradient) {
+  const Tensor query = with_adjacent_columns(query_), key = with_adjacent_columns(key_);
+  const Tensor value = with_adjacent_columns(value_), upstream = with_adjacent_columns(upstream_);
+  const Tensor output = with_adjacent_columns(output_);
+  const MaybeTensor sink = plain(sink_);
+  Problem problem = describe(query, key, value.size(3), mask, sink, scale, softcap, left, right, offset, sink_counted);
+  problem.value = strided(value);
+  const auto options = query.options().dtype(statistics_type(query));
+  const Tensor query_gradient = at::empty(query.sizes(), query.options());
+  const Tensor key_gradient = at::empty(key.sizes(), key.options());
+  const Tensor value_gradient = at::empty(value.sizes(), value.options());
+  const Tensor mask_gradient = want_mask_gradient
+      ? at::zeros({query.size(0), query.size(1), query.size(2), key.size(2)}, options)
+      : at::empty({0}, options);
+  const Tensor sink_rows = sink ? at::empty(query.sizes().slice(0, 3), options) : at::empty({0}, options);
+  MaybeTensor rows[8] = {beta, logmass, maximum, mass, c0, mu0, c1, mu1};
+  const auto run = [&](auto zero) {
+    using T = decltype(zero);
+    Backward<T> backward{
+        problem, strided(upstream), strided(output), row_inputs<T>(rows), query_gradient.data_ptr(),
+        key_gradient.data_ptr(), value_gradient.data_ptr()};
+    if (want_mask_gradient) backward.mask_gradient = mask_gradient.data_ptr<T>();
+    if (sink) backward.sink_gradient = sink_rows.data_ptr<T>();
+    backward.run();
+  };
+  query.scalar_type() == at::kDouble ? run(0.) : run(0.f);
+  const Tensor sink_gradient = sink ? sink_rows.sum({0, 2}).to(sink_->scalar_type()) : sink_rows;
+  return {query_gradient, key_gradient, value_gradient, mask_gradient, sink_gradient};
+}
+
+// dL/dbeta of each row, and mean and variance of its logits under the tempered weights.
+std::tuple<Tensor, Tensor, Tensor> row_gradient(
+    const Tensor& upstream_, const Tensor& query_, const Tensor& key_, const Tensor& value_, const MaybeTensor& mask,
+    const MaybeTensor& sink_, const Tensor& output_, const Tensor& beta, const Tensor& logmass, const Tensor& maximum,
+    double scale, double softcap, int64_t left, int64_t right, int64_t offset, bool sink_counted) {
+  const Tensor query = with_adjacent_columns(query_), key = with_adjacent_columns(key_);
+  const Tensor value = with_adjacent_columns(value_), upstream = with_adjacent_columns(upstream_);
+  const Tensor output = with_adjacent_columns(output_);
+  const MaybeTensor sink = plain(sink_);
+  Problem problem = describe(query, key, value.size(3), mask, sink, scale, softcap, left, right, offset, sink_counted);
+  problem.value = strided(value);
+  const auto options = query.options().dtype(statistics_type(query));
+  const auto shape = query.sizes().slice(0, 3);
+  const Tensor gradient = at::empty(shape, options), mean = at::empty(shape, options), variance = at::empty(shape, options);
+  MaybeTensor rows[8] = {beta, logmass, maximum};
+  const auto run = [&](auto zero) {
+    using T = decltype(zero);
+    RowGradient<T>{problem, strided(upstream), strided(output), row_inputs<T>(rows), gradient.data_ptr<T>(),
+                   mean.data_ptr<T>(), variance.data_ptr<T>()}
+        .run();
+  };
+  query.scalar_type() == at::kDouble ? run(0.) : run(0.f);
+  return {gradient, mean, variance};
+}
+
 } // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   const auto unlocked = pybind11::call_guard<pybind11::gil_scoped_release>();
   module.def("forward", &forward, unlocked);
   module.def("statistics", &statistics, unlocked);
+  module.def("backward", &backward, unlocked);
+  module.def("row_gradient", &row_gradient, unlocked);
 }

@@ -67,10 +67,10 @@ template <class T>
 inline void choose_beta(const Problem& problem, Panel<T>& panel, int64_t batch, const T* given) {
   for (int r = 0; r < panel.rows; ++r) {
     const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
-    if (given)
-      panel.beta[r] = given[at];
-    else if (panel.maximum[r] == -kInfinity<T>)
+    if (panel.maximum[r] == -kInfinity<T>)
       panel.beta[r] = 1;
+    else if (given)
+      panel.beta[r] = given[at];
     else
       panel.beta[r] = static_cast<T>(inverse_temperature(
           problem, panel.head[r], entropy_of(panel.mass[r], panel.moment[r]), panel.count[r]));

@@ -93,12 +93,16 @@ inline void pack_rows(
   }
 }
 
-template <class T, int vectors> SHARPMAX_INLINE void cap_logits(T* tile, int count, double softcap, double scale) {
+// softcap * tanh(scale * x / softcap), and in `slopes` (unless null) its derivative by scale * x.
+template <class T, int vectors>
+inline void cap_logits(T* tile, int count, double softcap, double scale, T* slopes = nullptr) {
   using V = Vector<T>;
   const V inner = V::splat(static_cast<T>(scale / softcap)), outer = V::splat(static_cast<T>(softcap));
   for (int64_t n = 0; n < static_cast<int64_t>(count) * vectors; ++n) {
     T* place = tile + n * V::width;
-    (outer * hyperbolic_tangent(inner * V::load(place))).store(place);
+    const V tangent = hyperbolic_tangent(inner * V::load(place));
+    (outer * tangent).store(place);
+    if (slopes) (V::splat(T(1)) - tangent * tangent).store(slopes + n * V::width);
   }
 }
 
@@ -181,17 +185,18 @@ template <class T> inline bool all_inside(const Panel<T>& panel, int64_t first, 
 }
 
 // The logits of the panel for keys [first, first + count), ready for the softmax. False: nothing visible, nothing written.
+// `slopes`, where given and there is a softcap, takes its derivative.
 template <class T, int vectors>
 inline bool score_block(
     const Problem& problem, Panel<T>& panel, int64_t batch, const T* keys, int64_t key_stride, int64_t first, int count,
-    MaskTile<T>* mask, T* tile) {
+    MaskTile<T>* mask, T* tile, T* slopes = nullptr) {
   Sight sight = Sight::open;
   if (mask) {
     sight = read_panel_mask(problem, panel, batch, first, count, *mask);
     if (sight == Sight::closed) return false;
   }
   multiply_keys<T, vectors>(keys, key_stride, count, panel.query, problem.width, tile);
-  if (problem.softcap > 0) cap_logits<T, vectors>(tile, count, problem.softcap, problem.scale);
+  if (problem.softcap > 0) cap_logits<T, vectors>(tile, count, problem.softcap, problem.scale, slopes);
   if (sight == Sight::mixed) {
     apply_mask<T, vectors>(panel, first, count, *mask, tile);
   } else {

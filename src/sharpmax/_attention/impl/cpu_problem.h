@@ -236,9 +236,11 @@ inline double inverse_temperature(const Problem& problem, int64_t head, double e
       return std::exp(std::max(logarithm, 0.));
     }
     case Policy::polynomial: {
-      if (entropy <= p[0]) return 1;
+      // The guard is what the paper's code adds to each weight inside the logarithm.
+      const double guarded = entropy - p[1] * static_cast<double>(count);
+      if (guarded <= p[0]) return 1;
       double value = 0;
-      for (int64_t k = 1; k < problem.parameter_count; ++k) value = value * entropy + p[k];
+      for (int64_t k = 2; k < problem.parameter_count; ++k) value = value * guarded + p[k];
       return std::max(value, 1.);
     }
     case Policy::log_length:

@@ -116,4 +116,55 @@ __attribute__((noinline)) void accumulate_values(
   }
 }
 
+// sums[n][c] += sum over r < rows of tile[n][r] * dense[r][c], for n < count and c < width, a multiple of the vector's width.
+// Both `dense` and `sums` have rows of `stride` numbers.
+template <class T, int vectors>
+SHARPMAX_INLINE void accumulate_columns(
+    const T* tile, int64_t tile_stride, int count, const T* dense, int rows, int64_t stride, T* sums) {
+  using V = Vector<T>;
+  constexpr int height = tile_height(2);
+  for (int first = 0; first < count; first += height) {
+    const T* factors[height];
+    typename V::Native part[height][vectors];
+#pragma GCC unroll 24
+    for (int k = 0; k < height; ++k) {
+      factors[k] = tile + (first + k < count ? first + k : count - 1) * tile_stride;
+#pragma GCC unroll 2
+      for (int v = 0; v < vectors; ++v) part[k][v] = typename V::Native{};
+    }
+    const T* from = dense;
+#pragma GCC unroll 2
+    for (int r = 0; r < rows; ++r, from += stride) {
+      typename V::Native operand[vectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < vectors; ++v) operand[v] = V::load(from + v * V::width).lanes;
+#pragma GCC unroll 24
+      for (int k = 0; k < height; ++k) {
+        const T factor = factors[k][r];
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; ++v) part[k][v] += factor * operand[v];
+      }
+    }
+#pragma GCC unroll 24
+    for (int k = 0; k < height; ++k)
+      if (first + k < count)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; ++v) {
+          T* place = sums + (first + k) * stride + v * V::width;
+          (V::load(place) + V{part[k][v]}).store(place);
+        }
+  }
+}
+
+template <class T>
+__attribute__((noinline)) void accumulate_outer(
+    const T* tile, int64_t tile_stride, int count, const T* dense, int rows, int64_t width, int64_t stride, T* sums) {
+  constexpr int lanes = Vector<T>::width;
+  int64_t column = 0;
+  for (; column + 2 * lanes <= width; column += 2 * lanes)
+    accumulate_columns<T, 2>(tile, tile_stride, count, dense + column, rows, stride, sums + column);
+  for (; column < width; column += lanes)
+    accumulate_columns<T, 1>(tile, tile_stride, count, dense + column, rows, stride, sums + column);
+}
+
 } // namespace sharpmax

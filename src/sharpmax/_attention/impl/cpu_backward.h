@@ -1,0 +1,471 @@
+// Gradients. The logits are computed again, a tile of rows and keys at a time, so that memory stays linear. With p = softmax(beta e),
+// p0 = softmax(e), dp_j = dO · v_j and D = dO · O, the gradient of a logit is
+//   beta p_j (dp_j - D)  +  c0 p0_j (e_j - mu0)  +  c1 p_j (e_j - mu1),
+// the last two (gradients that reach the row through its statistics) only where their coefficients are given.
+#pragma once
+
+#include <vector>
+
+#include "cpu_forward.h"
+
+namespace sharpmax {
+
+// What the backward pass knows of each row, [batch, head, row]; null where absent.
+template <class T> struct RowInputs {
+  const T *beta, *logmass, *maximum, *mass, *c0, *mu0, *c1, *mu1;
+};
+
+template <class T> struct RowTerms {
+  static constexpr int capacity = Panel<T>::capacity;
+  alignas(64) T logmass[capacity]; // a weight is exp(factor * (e - anchor) - logmass)
+  alignas(64) T inner[capacity];   // D
+  alignas(64) T slope[capacity];   // beta, or zero where it is infinite: nothing flows back through a hard choice
+  alignas(64) T c0[capacity], shift0[capacity], c1[capacity], shift1[capacity]; // c0 over the mass; mu - maximum
+};
+
+template <class T> struct BackwardPanel {
+  Panel<T> panel;
+  RowTerms<T> terms;
+  T *queries, *upstream;    // natural: [row][padded width]
+  T *upstream_turned;       // [value width][row]
+  T *query_gradient;        // [width][row]
+};
+
+template <class T> constexpr int64_t padded(int64_t width) {
+  return (width + Vector<T>::width - 1) / Vector<T>::width * Vector<T>::width;
+}
+
+template <class T>
+inline void copy_rows(const Strided& tensor, const Panel<T>& panel, int64_t batch, int64_t columns, T* to) {
+  const int64_t stride = padded<T>(columns);
+  for (int r = 0; r < panel.rows; ++r) {
+    convert(tensor.scalar, address(tensor, batch, panel.head[r], panel.row[r]), columns, to + r * stride);
+    std::fill(to + r * stride + columns, to + (r + 1) * stride, T(0));
+  }
+}
+
+template <class T>
+inline void prepare_terms(
+    const Problem& problem, const Strided& output, const RowInputs<T>& inputs, int64_t batch, BackwardPanel<T>& state,
+    T* scratch) {
+  Panel<T>& panel = state.panel;
+  RowTerms<T>& terms = state.terms;
+  const int64_t stride = padded<T>(problem.value_width);
+  for (int r = 0; r < panel.stride(); ++r) {
+    terms.logmass[r] = terms.inner[r] = terms.slope[r] = 0;
+    terms.c0[r] = terms.shift0[r] = terms.c1[r] = terms.shift1[r] = 0;
+    panel.beta[r] = 1;
+    if (r >= panel.rows) continue;
+    const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+    panel.maximum[r] = inputs.maximum[at];
+    panel.invalid[r] = false;
+    convert(output.scalar, address(output, batch, panel.head[r], panel.row[r]), problem.value_width, scratch);
+    double inner = 0;
+    for (int64_t c = 0; c < problem.value_width; ++c)
+      inner += static_cast<double>(scratch[c]) * static_cast<double>(state.upstream[r * stride + c]);
+    terms.inner[r] = static_cast<T>(inner);
+    if (panel.maximum[r] == -kInfinity<T>) continue; // no keys: weights are zero and stay so
+    panel.beta[r] = inputs.beta[at];
+    terms.logmass[r] = inputs.logmass[at];
+    terms.slope[r] = std::isinf(panel.beta[r]) ? T(0) : panel.beta[r];
+    if (inputs.c0) {
+      terms.c0[r] = inputs.c0[at] / inputs.mass[at];
+      terms.shift0[r] = inputs.mu0[at] - panel.maximum[r];
+    }
+    if (inputs.c1) {
+      terms.c1[r] = inputs.c1[at];
+      terms.shift1[r] = inputs.mu1[at] - panel.maximum[r];
+    }
+  }
+  prepare_weights(panel);
+}
+
+// Whether a weight of the block is not negligible; also true of NaN.
+template <class T, int vectors>
+inline bool tile_matters(const BackwardPanel<T>& state, const T* tile, int count, T threshold) {
+  using V = Vector<T>;
+  constexpr int rows = vectors * V::width;
+  V peak[vectors];
+  Bits<T> undefined{};
+  for (int v = 0; v < vectors; ++v) peak[v] = V::splat(-kInfinity<T>);
+  for (int n = 0; n < count; ++n)
+#pragma GCC unroll 3
+    for (int v = 0; v < vectors; ++v) {
+      const V logit = V::load(tile + n * rows + v * V::width);
+      peak[v] = larger(logit, peak[v]);
+      undefined |= ~equal(logit, logit);
+    }
+  Bits<T> matters = undefined;
+  for (int v = 0; v < vectors; ++v) {
+    const int at = v * V::width;
+    const V exponent = V::load(state.panel.factor + at) * (peak[v] - V::load(state.panel.anchor + at)) -
+        V::load(state.terms.logmass + at);
+    matters |= ~greater(V::splat(threshold), exponent);
+  }
+  return any<T>(matters);
+}
+
+// From logits and dp to weights and gradients of the logits, in place: `tile` e -> gradient, `weights` dp -> p.
+template <class T, int vectors, bool extra>
+inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile, T* weights) {
+  using V = Vector<T>;
+  constexpr int rows = vectors * V::width;
+  const RowTerms<T>& terms = state.terms;
+  for (int v = 0; v < vectors; ++v) {
+    const int at = v * V::width;
+    const V anchor = V::load(state.panel.anchor + at), factor = V::load(state.panel.factor + at);
+    const V logmass = V::load(terms.logmass + at), inner = V::load(terms.inner + at), slope = V::load(terms.slope + at);
+    for (int n = 0; n < count; ++n) {
+      const int64_t place = static_cast<int64_t>(n) * rows + at;
+      const V raw = V::load(tile + place) - anchor;
+      const V weight = exp_nonpositive(factor * raw - logmass);
+      V gradient = slope * (weight * (V::load(weights + place) - inner));
+      if constexpr (extra) {
+        // Finite even where a key is hidden: its weight is zero, and zero times this must be zero.
+        const V distance = larger(V::splat(T(-1e9)), raw);
+        gradient += V::load(terms.c0 + at) * (exp_nonpositive(raw) * (distance - V::load(terms.shift0 + at)));
+        gradient += V::load(terms.c1 + at) * (weight * (distance - V::load(terms.shift1 + at)));
+      }
+      weight.store(weights + place);
+      gradient.store(tile + place);
+    }
+  }
+}
+
+template <class T> struct Backward {
+  const Problem& problem;
+  Strided upstream, output; // [batch, query head, row, value width]
+  RowInputs<T> inputs;
+  void *query_gradient, *key_gradient, *value_gradient; // contiguous, in the types of query, key, value
+  T* mask_gradient = nullptr;                           // [batch, head, row, key], zeroed
+  T* sink_gradient = nullptr;                           // [batch, head, row]; summed by the caller
+
+  // Gradients of keys and values of one unit as far as some of its rows go, [key][padded width].
+  struct Share {
+    std::unique_ptr<Buffer<T>> own_keys, own_values;
+    T *keys, *values;
+  };
+
+  void run() {
+    const int64_t units = problem.batches * problem.key_heads;
+    if (units == 0) return;
+    const Division<T> division(problem, kMaximumPanels);
+    const int64_t chunks = division.segments_per_key_head * division.tasks_per_segment;
+    const int64_t threads = at::get_num_threads();
+    // Where units would leave threads idle, the rows of each are dealt out in turn; each part has its own sums.
+    const int64_t parts = units % threads == 0 || units >= 4 * threads ? 1 : std::clamp<int64_t>(threads, 1, std::max<int64_t>(chunks, 1));
+    const int64_t key_stride = padded<T>(problem.width), value_stride = padded<T>(problem.value_width);
+    const bool direct_keys = parts == 1 && problem.key.scalar == native_scalar<T>() && key_stride == problem.width;
+    const bool direct_values =
+        parts == 1 && problem.value.scalar == native_scalar<T>() && value_stride == problem.value_width;
+    std::vector<Share> shares(parts > 1 ? units * parts : 0);
+    const int64_t work = 3 * work_of(problem);
+    run_tasks(units * parts, work, [&](const Take& take) {
+      Workspace workspace(problem);
+      for (int64_t task = take(); task >= 0; task = take()) {
+        const int64_t unit = task / parts, part = task % parts;
+        Share share;
+        if (!direct_keys) share.own_keys.reset(new Buffer<T>(problem.keys * key_stride));
+        if (!direct_values) share.own_values.reset(new Buffer<T>(problem.keys * value_stride));
+        share.keys = direct_keys ? static_cast<T*>(key_gradient) + unit * problem.keys * problem.width : share.own_keys->get();
+        share.values = direct_values ? static_cast<T*>(value_gradient) + unit * problem.keys * problem.value_width
+                                     : share.own_values->get();
+        std::fill(share.keys, share.keys + problem.keys * key_stride, T(0));
+        std::fill(share.values, share.values + problem.keys * value_stride, T(0));
+        for (int64_t chunk = part; chunk < chunks; chunk += parts)
+          differentiate_rows(division, unit * chunks + chunk, workspace, share);
+        if (parts > 1)
+          shares[task] = std::move(share);
+        else
+          deliver(unit, &share, 1, workspace.line.get());
+      }
+    });
+    if (parts > 1)
+      run_tasks(units, work, [&](const Take& take) {
+        Buffer<T> line(std::max(key_stride, value_stride));
+        for (int64_t unit = take(); unit >= 0; unit = take()) deliver(unit, shares.data() + unit * parts, parts, line.get());
+      });
+  }
+
+ private:
+  struct Workspace {
+    Buffer<T> queries, upstream, turned_queries, turned_upstream, query_gradients, tile, weights, slopes, keys, values, line;
+    Buffer<const T*> addresses;
+    std::unique_ptr<MaskTile<T>> mask;
+    BackwardPanel<T> panels[kMaximumPanels];
+
+    explicit Workspace(const Problem& problem)
+        : queries(rows() * padded<T>(problem.width)),
+          upstream(rows() * padded<T>(problem.value_width)),
+          turned_queries(rows() * problem.width),
+          turned_upstream(rows() * problem.value_width),
+          query_gradients(rows() * problem.width),
+          tile(kBlock * Panel<T>::capacity),
+          weights(kBlock * Panel<T>::capacity),
+          slopes(kBlock * Panel<T>::capacity),
+          keys(kBlock * problem.width),
+          values(kBlock * problem.value_width),
+          line(padded<T>(std::max(problem.width, problem.value_width))),
+          addresses(kBlock),
+          mask(problem.masked ? new MaskTile<T> : nullptr) {
+      for (int p = 0; p < kMaximumPanels; ++p) {
+        BackwardPanel<T>& state = panels[p];
+        const int64_t row = p * Panel<T>::capacity;
+        state.queries = queries.get() + row * padded<T>(problem.width);
+        state.upstream = upstream.get() + row * padded<T>(problem.value_width);
+        state.panel.query = turned_queries.get() + row * problem.width;
+        state.upstream_turned = turned_upstream.get() + row * problem.value_width;
+        state.query_gradient = query_gradients.get() + row * problem.width;
+      }
+    }
+    static int64_t rows() { return kMaximumPanels * Panel<T>::capacity; }
+  };
+
+  void differentiate_rows(const Division<T>& division, int64_t task, Workspace& workspace, Share& share) {
+    int64_t batch, key_head, first_head, begin, end;
+    division.locate(problem, task, batch, key_head, first_head, begin, end);
+    const T query_factor = problem.softcap > 0 ? T(1) : static_cast<T>(problem.scale);
+    const T threshold = negligible<T>(problem.keys);
+    int number = 0;
+    int64_t first = problem.keys, last = 0;
+    for (int64_t row = begin; row < end; row += Panel<T>::capacity, ++number) {
+      BackwardPanel<T>& state = workspace.panels[number];
+      Panel<T>& panel = state.panel;
+      open_panel(problem, panel, first_head, row, std::min<int64_t>(end, row + Panel<T>::capacity));
+      pack_rows(problem.query, panel, batch, problem.width, query_factor, workspace.line.get(), panel.query);
+      pack_rows(upstream, panel, batch, problem.value_width, T(1), workspace.line.get(), state.upstream_turned);
+      copy_rows(problem.query, panel, batch, problem.width, state.queries);
+      copy_rows(upstream, panel, batch, problem.value_width, state.upstream);
+      prepare_terms(problem, output, inputs, batch, state, workspace.line.get());
+      std::fill(state.query_gradient, state.query_gradient + problem.width * panel.stride(), T(0));
+      if (panel.last == 0) continue;
+      first = std::min(first, panel.first);
+      last = std::max(last, panel.last);
+    }
+    for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
+      const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
+      int64_t key_stride, value_stride;
+      const T* keys =
+          rows_of(problem.key, batch, key_head, start, stop - start, problem.width, workspace.keys.get(), key_stride);
+      const T* values = rows_of(
+          problem.value, batch, key_head, start, stop - start, problem.value_width, workspace.values.get(),
+          value_stride);
+      for (int p = 0; p < number; ++p) {
+        BackwardPanel<T>& state = workspace.panels[p];
+        const int64_t from = std::max(start, state.panel.first), to = std::min(stop, state.panel.last);
+        if (from >= to) continue;
+        with_vectors(state.panel.vectors, [&](auto constant) {
+          differentiate_block<decltype(constant)::value>(
+              state, batch, from, static_cast<int>(to - from), keys + (from - start) * key_stride, key_stride,
+              values + (from - start) * value_stride, value_stride, threshold, workspace, share);
+        });
+      }
+    }
+    for (int p = 0; p < number; ++p) write_rows(workspace.panels[p], batch, workspace.line.get());
+  }
+
+  template <int vectors>
+  void differentiate_block(
+      BackwardPanel<T>& state, int64_t batch, int64_t first, int count, const T* keys, int64_t key_stride,
+      const T* values, int64_t value_stride, T threshold, Workspace& workspace, Share& share) {
+    constexpr int rows = vectors * Vector<T>::width;
+    Panel<T>& panel = state.panel;
+    T *tile = workspace.tile.get(), *weights = workspace.weights.get();
+    T* slopes = problem.softcap > 0 ? workspace.slopes.get() : nullptr;
+    const bool extra = inputs.c0 || inputs.c1;
+    if (!score_block<T, vectors>(
+            problem, panel, batch, keys, key_stride, first, count, workspace.mask.get(), tile, slopes))
+      return;
+    if (!inputs.c0 && !tile_matters<T, vectors>(state, tile, count, threshold)) return;
+    multiply_keys<T, vectors>(values, value_stride, count, state.upstream_turned, problem.value_width, weights);
+    if (extra)
+      differentiate_tile<T, vectors, true>(state, count, tile, weights);
+    else
+      differentiate_tile<T, vectors, false>(state, count, tile, weights);
+    if (mask_gradient)
+      for (int r = 0; r < panel.rows; ++r) {
+        T* to = mask_gradient +
+            ((batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r]) * problem.keys + first;
+        for (int n = 0; n < count; ++n) to[n] = tile[n * rows + r];
+      }
+    if (slopes)
+      for (int n = 0; n < count * rows; ++n) tile[n] *= slopes[n];
+    const int64_t key_row = padded<T>(problem.width), value_row = padded<T>(problem.value_width);
+    accumulate_outer<T>(
+        weights, rows, count, state.upstream, panel.rows, value_row, value_row, share.values + first * value_row);
+    for (int n = 0; n < count; ++n) workspace.addresses[n] = keys + n * key_stride;
+    accumulate_values<T, vectors>(workspace.addresses.get(), tile, count, problem.width, state.query_gradient);
+    accumulate_outer<T>(tile, rows, count, state.queries, panel.rows, key_row, key_row, share.keys + first * key_row);
+  }
+
+  void write_rows(BackwardPanel<T>& state, int64_t batch, T* line) {
+    const Panel<T>& panel = state.panel;
+    const int stride = panel.stride();
+    for (int r = 0; r < panel.rows; ++r) {
+      const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+      for (int64_t d = 0; d < problem.width; ++d)
+        line[d] = static_cast<T>(problem.scale) * state.query_gradient[d * stride + r];
+      convert_back(problem.query.scalar, line, problem.width,
+                   static_cast<char*>(query_gradient) + at * problem.width * bytes_of(problem.query.scalar));
+      if (sink_gradient) sink_gradient[at] = gradient_of_sink(state, r);
+    }
+  }
+
+  T gradient_of_sink(const BackwardPanel<T>& state, int r) const {
+    const Panel<T>& panel = state.panel;
+    const RowTerms<T>& terms = state.terms;
+    const double sink = problem.sink(panel.head[r]);
+    const double maximum = panel.maximum[r], inner = terms.inner[r];
+    if (maximum == -kInfinity<double> || sink == -kInfinity<double>) return 0; // no keys, or no sink
+    if (!problem.sink_counted) {
+      const double scaled = maximum == 0 ? 0 : static_cast<double>(panel.beta[r]) * maximum;
+      return static_cast<T>(-inner * std::exp(sink - scaled - terms.logmass[r]));
+    }
+    const double distance = sink - maximum, factor = panel.factor[r];
+    const double weight = std::exp((distance == 0 ? 0 : factor * distance) - terms.logmass[r]);
+    double gradient = -static_cast<double>(terms.slope[r]) * weight * inner;
+    gradient += terms.c0[r] * std::exp(distance) * (distance - terms.shift0[r]);
+    gradient += terms.c1[r] * weight * (distance - terms.shift1[r]);
+    return static_cast<T>(gradient);
+  }
+
+  // Adds up the parts of a unit, in their order, and writes them.
+  void deliver(int64_t unit, Share* parts, int64_t number, T* line) {
+    const T scale = static_cast<T>(problem.scale);
+    const int64_t key_stride = padded<T>(problem.width), value_stride = padded<T>(problem.value_width);
+    char* keys = static_cast<char*>(key_gradient) + unit * problem.keys * problem.width * bytes_of(problem.key.scalar);
+    char* values =
+        static_cast<char*>(value_gradient) + unit * problem.keys * problem.value_width * bytes_of(problem.value.scalar);
+    for (int64_t j = 0; j < problem.keys; ++j) {
+      for (int64_t d = 0; d < problem.width; ++d) {
+        T sum = parts[0].keys[j * key_stride + d];
+        for (int64_t n = 1; n < number; ++n) sum += parts[n].keys[j * key_stride + d];
+        line[d] = scale * sum;
+      }
+      convert_back(problem.key.scalar, line, problem.width, keys + j * problem.width * bytes_of(problem.key.scalar));
+      if (!parts[0].own_values) continue; // the values' sums lie in their place already
+      for (int64_t c = 0; c < problem.value_width; ++c) {
+        T sum = parts[0].values[j * value_stride + c];
+        for (int64_t n = 1; n < number; ++n) sum += parts[n].values[j * value_stride + c];
+        line[c] = sum;
+      }
+      convert_back(
+          problem.value.scalar, line, problem.value_width, values + j * problem.value_width * bytes_of(problem.value.scalar));
+    }
+  }
+};
+
+// For a temperature that is differentiated: of each row dL/dbeta, and mean and variance of its logits under the tempered weights
+// of all that its statistics count.
+template <class T> struct RowGradient {
+  const Problem& problem;
+  Strided upstream, output;
+  RowInputs<T> inputs;
+  T *gradient, *mean, *variance; // [batch, head, row]
+
+  void run() {
+    const Division<T> division(problem, 1);
+    const int64_t capacity = Panel<T>::capacity;
+    const T query_factor = problem.softcap > 0 ? T(1) : static_cast<T>(problem.scale);
+    run_tasks(division.tasks, work_of(problem), [&](const Take& take) {
+      const int64_t longest = std::max(problem.width, problem.value_width);
+      Buffer<T> queries(problem.width * capacity), upstream_turned(problem.value_width * capacity);
+      Buffer<T> upstream_rows(padded<T>(problem.value_width) * capacity);
+      Buffer<T> tile(kBlock * capacity), products(kBlock * capacity), line(longest);
+      Buffer<T> key_scratch(kBlock * problem.width), value_scratch(kBlock * problem.value_width);
+      std::unique_ptr<MaskTile<T>> mask(problem.masked ? new MaskTile<T> : nullptr);
+      BackwardPanel<T> state;
+      for (int64_t task = take(); task >= 0; task = take()) {
+        int64_t batch, key_head, first_head, begin, end;
+        division.locate(problem, task, batch, key_head, first_head, begin, end);
+        Panel<T>& panel = state.panel;
+        open_panel(problem, panel, first_head, begin, end);
+        panel.query = queries.get();
+        state.upstream = upstream_rows.get();
+        pack_rows(problem.query, panel, batch, problem.width, query_factor, line.get(), panel.query);
+        pack_rows(upstream, panel, batch, problem.value_width, T(1), line.get(), upstream_turned.get());
+        copy_rows(upstream, panel, batch, problem.value_width, state.upstream);
+        prepare_terms(problem, output, inputs, batch, state, line.get());
+        double sums[4][Panel<T>::capacity] = {};
+        for (int64_t start = panel.first; start < panel.last; start += kBlock) {
+          const int count = static_cast<int>(std::min<int64_t>(kBlock, panel.last - start));
+          int64_t key_stride, value_stride;
+          const T* keys =
+              rows_of(problem.key, batch, key_head, start, count, problem.width, key_scratch.get(), key_stride);
+          with_vectors(panel.vectors, [&](auto constant) {
+            constexpr int vectors = decltype(constant)::value;
+            if (!score_block<T, vectors>(
+                    problem, panel, batch, keys, key_stride, start, count, mask.get(), tile.get()))
+              return;
+            if (!tile_matters<T, vectors>(state, tile.get(), count, negligible<T>(problem.keys))) return;
+            const T* values = rows_of(
+                problem.value, batch, key_head, start, count, problem.value_width, value_scratch.get(), value_stride);
+            multiply_keys<T, vectors>(
+                values, value_stride, count, upstream_turned.get(), problem.value_width, products.get());
+            add_block<vectors>(state, count, tile.get(), products.get(), sums);
+          });
+        }
+        for (int r = 0; r < panel.rows; ++r) write_row(state, r, batch, sums);
+      }
+    });
+  }
+
+ private:
+  template <int vectors>
+  static void add_block(
+      const BackwardPanel<T>& state, int count, const T* tile, const T* products,
+      double (&sums)[4][Panel<T>::capacity]) {
+    using V = Vector<T>;
+    constexpr int rows = vectors * V::width;
+    for (int v = 0; v < vectors; ++v) {
+      const int at = v * V::width;
+      const V anchor = V::load(state.panel.anchor + at), factor = V::load(state.panel.factor + at);
+      const V logmass = V::load(state.terms.logmass + at), inner = V::load(state.terms.inner + at);
+      V part[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+      for (int n = 0; n < count; ++n) {
+        const int64_t place = static_cast<int64_t>(n) * rows + at;
+        const V distance = larger(V::splat(T(-1e9)), V::load(tile + place) - anchor);
+        const V weight = exp_nonpositive(factor * distance - logmass);
+        const V once = weight * distance;
+        part[0] += once * (V::load(products + place) - inner);
+        part[1] += weight;
+        part[2] += once;
+        part[3] += once * distance;
+      }
+      for (int k = 0; k < 4; ++k)
+        for (int lane = 0; lane < V::width; ++lane) sums[k][at + lane] += part[k].lanes[lane];
+    }
+  }
+
+  void write_row(const BackwardPanel<T>& state, int r, int64_t batch, double (&sums)[4][Panel<T>::capacity]) const {
+    const Panel<T>& panel = state.panel;
+    const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+    const double maximum = panel.maximum[r], beta = panel.beta[r], inner = state.terms.inner[r];
+    if (maximum == -kInfinity<double>) {
+      gradient[at] = mean[at] = variance[at] = 0;
+      return;
+    }
+    double slope = sums[0][r], weight = sums[1][r], once = sums[2][r], twice = sums[3][r];
+    const double sink = problem.has_sink() ? problem.sink(panel.head[r]) : -kInfinity<double>;
+    if (sink > -kInfinity<double>) {
+      const double distance = sink - maximum;
+      if (problem.sink_counted) {
+        const double of_sink = std::exp((distance == 0 ? 0 : beta * distance) - state.terms.logmass[r]);
+        slope -= of_sink * inner * distance;
+        weight += of_sink;
+        once += of_sink * distance;
+        twice += of_sink * distance * distance;
+      } else {
+        // beta does not multiply this sink, so the gradient is not free of the logits' common offset.
+        const double scaled = maximum == 0 ? 0 : beta * maximum;
+        slope += maximum * inner * std::exp(sink - scaled - state.terms.logmass[r]);
+      }
+    }
+    const double average = weight > 0 || std::isnan(weight) ? once / weight : 0;
+    gradient[at] = static_cast<T>(slope);
+    mean[at] = static_cast<T>(maximum + average);
+    variance[at] = static_cast<T>(weight > 0 ? std::max(twice / weight - average * average, 0.) : 0.);
+  }
+};
+
+} // namespace sharpmax

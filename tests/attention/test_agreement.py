@@ -1,0 +1,93 @@
+"""Every implementation against the specification in double precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+import sharpmax
+from attention_cases import Case, cases, largest_error
+from sharpmax.policies import EntropyTarget
+
+
+@pytest.mark.parametrize("impl", ["cpu", "composed", "auto"])
+@settings(max_examples=250)
+@given(case=cases())
+def test_implementations_agree(impl: str, case: Case) -> None:
+    exact, exact_statistics = case.exact()
+    reference, _ = case.run("reference")
+    try:
+        output, statistics = case.run(impl)
+    except NotImplementedError:
+        assert impl == "composed"
+        return
+
+    # As far from the truth as the specification itself is in this precision, or a few roundings.
+    precision = torch.finfo(case.query.dtype).eps
+    allowed = 4 * largest_error(reference, exact) + 8 * precision
+    if isinstance(case.policy, EntropyTarget):
+        allowed += 2e-3  # both solve an equation, to 1e-4 nats
+    assert output.dtype == case.query.dtype
+    assert largest_error(output, exact) <= allowed
+    tolerance = 1e-10 if case.query.dtype == torch.float64 else 1e-4
+    assert torch.equal(statistics.count, exact_statistics.count)
+    for name in ("maximum", "mass", "moment"):
+        ours, truth = getattr(statistics, name), getattr(exact_statistics, name)
+        size = 1.0 + float(truth[torch.isfinite(truth)].abs().max()) if truth.numel() else 1.0
+        assert largest_error(ours, truth) <= tolerance * max(size, 1.0), name
+    assert largest_error(statistics.entropy(), exact_statistics.entropy()) <= tolerance
+
+
+@pytest.mark.parametrize("impl", ["cpu", "composed"])
+@settings(max_examples=100)
+@given(case=cases())
+def test_statistics_alone_are_those_of_the_attention(impl: str, case: Case) -> None:
+    measured = sharpmax.attention_statistics(case.query, case.key, impl=impl, **case.options)
+    _, exact = case.exact()
+    assert torch.equal(measured.count, exact.count)
+    assert largest_error(measured.entropy(), exact.entropy()) <= 1e-4
+    dtype = torch.float64 if case.query.dtype == torch.float64 else torch.float32
+    assert measured.mass.dtype == dtype
+
+
+@pytest.mark.parametrize("keys", [1000, 5000, 40_000])
+@pytest.mark.parametrize("queries", [1, 50])
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_rows(keys: int, queries: int, causal: bool) -> None:
+    torch.manual_seed(keys + queries)
+    from sharpmax.policies import Exponential
+
+    query = 2 * torch.randn(1, 4, queries, 64)
+    key, value = torch.randn(2, 1, 2, keys, 64).unbind()
+    case = Case(
+        query,
+        key,
+        value,
+        Exponential(2.0),
+        {"enable_gqa": True, "is_causal": causal, "alignment": "lower_right"},
+    )
+    exact, exact_statistics = case.exact()
+    reference, _ = case.run("reference")
+    output, statistics = case.run("cpu")
+    assert largest_error(output, exact) <= 4 * largest_error(reference, exact) + 1e-6
+    assert largest_error(statistics.entropy(), exact_statistics.entropy()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_with_nan_and_infinity(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    from sharpmax.policies import Exponential
+
+    query, key, value = torch.randn(3, 1, 1, 30, 8, dtype=dtype).unbind()
+    query[0, 0, 3, 2] = torch.nan
+    bias = torch.zeros(30, 30, dtype=dtype)
+    bias[5, 7] = bias[5, 9] = torch.inf
+    output, statistics = Case(query, key, value, Exponential(0.5), {"mask": bias}).run("cpu")
+    exact, _ = Case(query, key, value, Exponential(0.5), {"mask": bias}).run("reference")
+    assert torch.isnan(output[0, 0, 3]).all()
+    rest = torch.arange(30) != 3
+    assert torch.isfinite(output[0, 0, rest]).all()
+    torch.testing.assert_close(output[0, 0, 5], (value[0, 0, 7] + value[0, 0, 9]) / 2)
+    torch.testing.assert_close(output[0, 0, rest], exact[0, 0, rest], atol=1e-5, rtol=1e-4)
+    assert statistics.mass[0, 0, 5] == 2

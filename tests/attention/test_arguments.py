@@ -1,0 +1,113 @@
+"""Wrong arguments are refused by name, before any kernel runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sharpmax
+from sharpmax._attention.impl import _build, cpu
+from sharpmax.policies import EntropyTarget, Exponential, Hard, Identity, Policy
+
+Q = torch.randn(2, 4, 6, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"query": Q[0]}, ValueError, r"query: expected shape \[batch, heads.*got \(4, 6, 8\)"),
+        ({"query": [1.0]}, TypeError, "query: expected a torch tensor, got list"),
+        ({"query": Q.long()}, TypeError, "query: expected one of .*got torch.int64"),
+        ({"key": Q.double()}, TypeError, "key: expected the dtype of query.*float64"),
+        ({"key": Q.to("meta")}, ValueError, "key: expected the device of query, cpu, got meta"),
+        ({"key": Q[..., :4]}, ValueError, "key: width: expected 8, got 4"),
+        ({"key": Q[:1]}, ValueError, "key: batch size: expected 2, got 1"),
+        ({"key": Q[:, :2]}, ValueError, "key: heads .*enable_gqa.*expected 4, got 2"),
+        ({"key": Q[:, :3], "enable_gqa": True}, ValueError, "divide the 4 query heads, got 3"),
+        ({"value": Q[:, :, :3]}, ValueError, "value: length: expected 6, got 3"),
+        ({"value": Q[:, :2]}, ValueError, "value: heads: expected 4, got 2"),
+        ({"mask": torch.ones(5, dtype=torch.bool)}, ValueError, r"mask: .*broadcasts .*got \(5,\)"),
+        ({"mask": torch.ones(6, dtype=torch.int64)}, TypeError, "mask: expected a boolean or flo"),
+        ({"mask": "causal"}, TypeError, "mask: expected a boolean or floating tensor, got str"),
+        ({"scale": float("nan")}, ValueError, "scale: expected a finite number, got nan"),
+        ({"scale": "1"}, TypeError, "scale: expected a number, got '1'"),
+        ({"softcap": 0.0}, ValueError, "softcap: expected a number above 0"),
+        ({"softcap": float("inf")}, ValueError, "softcap: expected a finite number"),
+        ({"window": 0}, ValueError, "window: expected at least 1, got 0"),
+        ({"window": 1.5}, TypeError, "window: expected an integer"),
+        ({"sink": torch.zeros(3)}, ValueError, r"sink: .*shape \(4,\), got \(3,\)"),
+        ({"sink": torch.zeros(4, dtype=torch.int64)}, TypeError, "sink: expected a floating"),
+        ({"sink_role": "friend"}, ValueError, "sink_role: .*got 'friend'"),
+        ({"alignment": "left"}, ValueError, "alignment: .*got 'left'"),
+        ({"dropout_p": 1.0}, ValueError, r"dropout_p: .*\[0, 1\)"),
+        ({"impl": "cuda"}, ValueError, "impl: expected one of auto, cpu.*got 'cuda'"),
+        ({"policy": None}, TypeError, "policy: expected a sharpmax policy, got None"),
+        ({"policy": Exponential([1.0, 2.0])}, ValueError, "policy: .*4 query heads"),
+        (
+            {"policy": Hard(), "sink": torch.zeros(4), "sink_role": "apart"},
+            ValueError,
+            "sink_role: expected 'key' with Hard",
+        ),
+    ],
+)
+def test_refused(change: dict, error: type[Exception], message: str) -> None:
+    arguments = {"query": Q, "key": Q, "value": Q, "policy": Identity()} | change
+    with pytest.raises(error, match=message):
+        sharpmax.attention(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"softcap": 1.0}, "softcap"),
+        ({"sink": torch.zeros(4)}, "sink"),
+        ({"dropout_p": 0.5}, "dropout_p"),
+        ({"policy": Hard()}, "infinite beta"),
+        ({"policy": EntropyTarget(1.0)}, "EntropyTarget has to weigh the rows again"),
+        ({"mask": torch.randn(6, 6)}, "mask: a bias"),
+    ],
+)
+def test_composed_says_what_it_cannot_do(options: dict, message: str) -> None:
+    arguments = {"policy": Identity()} | options
+    with pytest.raises(NotImplementedError, match=f"impl='composed': .*{message}"):
+        sharpmax.attention(Q, Q, Q, impl="composed", **arguments)
+    sharpmax.attention(Q, Q, Q, **arguments)  # "auto" finds one that can
+
+
+class Doubling(Policy):
+    """A policy that only Python knows."""
+
+    def inverse_temperature(self, statistics, tempered=None):
+        return 1.0 + statistics.entropy()
+
+
+def test_a_policy_of_ones_own() -> None:
+    expected = sharpmax.attention(Q, Q, Q, policy=Doubling(), impl="reference")
+    with torch.no_grad():
+        for impl in ("cpu", "composed", "auto"):
+            ours = sharpmax.attention(Q, Q, Q, policy=Doubling(), impl=impl)
+            torch.testing.assert_close(ours, expected)
+    query = Q.clone().requires_grad_()
+    with pytest.raises(NotImplementedError, match=r"Doubling.*detach_temperature"):
+        sharpmax.attention(query, Q, Q, policy=Doubling(), impl="cpu")
+    sharpmax.attention(query, Q, Q, policy=Doubling(), impl="cpu", detach_temperature=True)
+    sharpmax.attention(query, Q, Q, policy=Doubling()).sum().backward()
+    assert query.grad is not None
+
+
+def test_cpu_kernels_refuse_other_devices() -> None:
+    meta = Q.to("meta")
+    with pytest.raises(NotImplementedError, match="on the CPU, these are on meta"):
+        sharpmax.attention(meta, meta, meta, policy=Identity(), impl="cpu")
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load():
+        raise _build.CompilerMissing("no C++ compiler here")
+
+    monkeypatch.setattr(_build, "load", load)
+    assert cpu._unavailable() == "no C++ compiler here"
+    with pytest.raises(NotImplementedError, match="impl='cpu': no C"):
+        sharpmax.attention(Q, Q, Q, policy=Exponential(1.0), impl="cpu")
+    expected = sharpmax.attention(Q, Q, Q, policy=Exponential(1.0), impl="composed")
+    assert torch.equal(sharpmax.attention(Q, Q, Q, policy=Exponential(1.0)), expected)

@@ -1,0 +1,168 @@
+"""Gradients: against finite differences, and against the specification."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+
+import sharpmax
+from attention_cases import POLICIES, Case, cases
+from sharpmax.policies import (
+    EntropyTarget,
+    Exponential,
+    Fitted,
+    Fixed,
+    Hard,
+    LogLength,
+    Policy,
+    Polynomial,
+)
+
+every_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
+
+
+def made(seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    query = 2 * torch.randn(1, 4, 5, 3, generator=generator, dtype=torch.float64)
+    key, value = torch.randn(2, 1, 2, 7, 3, generator=generator, dtype=torch.float64).unbind()
+    return [x.requires_grad_() for x in (query, key, value)]
+
+
+@pytest.mark.parametrize("detach", [False, True])
+@every_policy
+def test_gradcheck(policy: Policy, detach: bool) -> None:
+    query, key, value = made()
+    bias = torch.randn(4, 5, 7, dtype=torch.float64, requires_grad=True)
+    sink = torch.randn(4, dtype=torch.float64, requires_grad=True)
+
+    def function(query, key, value, bias, sink):
+        return sharpmax.attention(
+            query, key, value, policy=policy, mask=bias, sink=sink, softcap=3.0, impl="cpu",
+            enable_gqa=True, detach_temperature=detach,
+        )  # fmt: skip
+
+    if detach and not isinstance(policy, Fixed | Hard):
+        # Finite differences see the temperature move; the specification knows it is held.
+        _compare_with_reference(
+            Case(query, key, value, policy, {"mask": bias, "sink": sink, "softcap": 3.0}),
+            detach=True,
+        )
+        return
+    # The kernel that solves for a target does so to 1e-4 nats: its finite differences are rough.
+    tolerance = 2e-2 if isinstance(policy, EntropyTarget) else 1e-5
+    if isinstance(policy, EntropyTarget):
+        _compare_with_reference(
+            Case(query, key, value, policy, {"mask": bias, "sink": sink}), tolerance=tolerance
+        )
+    else:
+        assert torch.autograd.gradcheck(function, (query, key, value, bias, sink), atol=tolerance)
+
+
+@pytest.mark.parametrize("impl", ["cpu", "reference", "composed"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: Exponential(p.abs()),
+        lambda p: Exponential(0.5, strength=p.abs()),
+        lambda p: Fixed(p.abs() + 0.2),
+        lambda p: LogLength(p.abs() + 1.0),
+        lambda p: EntropyTarget(0.5 + 0.2 * p.abs()),
+        lambda p: Polynomial(torch.stack([p[0] * 0 + 1.0, p[1]]), threshold=0.1),
+        lambda p: Fitted(
+            torch.stack([0.2 * p.abs() + 0.1, 0.2 * p.abs() + 1.0], -1),
+            torch.stack([0 * p + 1.0, p.abs() + 1.5], -1),
+        ),
+    ],
+    ids=["reference", "strength", "theta", "scale", "target", "coefficients", "knots"],
+)
+def test_gradients_of_the_policys_parameters(impl: str, make) -> None:
+    query, key, value = (x.detach() for x in made())
+    parameter = torch.tensor([0.3, 0.9, 0.5, 0.7], dtype=torch.float64, requires_grad=True)
+    gradients = {}
+    for which in ("reference", impl):
+        try:
+            output = sharpmax.attention(
+                query, key, value, policy=make(parameter), enable_gqa=True, impl=which
+            )
+        except NotImplementedError:
+            assert impl == "composed"
+            return
+        (gradients[which],) = torch.autograd.grad(output.square().sum(), parameter)
+    assert gradients["reference"].abs().max() > 0
+    torch.testing.assert_close(gradients[impl], gradients["reference"], atol=2e-3, rtol=2e-3)
+    if impl == "reference" and not isinstance(make(parameter), EntropyTarget):
+        assert torch.autograd.gradcheck(
+            lambda p: sharpmax.attention(
+                query, key, value, policy=make(p), enable_gqa=True, impl="reference"
+            ),
+            parameter,
+        )
+
+
+@settings(max_examples=120)
+@given(case=cases())
+def test_gradients_agree_with_the_specification(case: Case) -> None:
+    assume(case.query.dtype in (torch.float32, torch.float64))
+    _compare_with_reference(
+        case, tolerance=2e-2 if isinstance(case.policy, EntropyTarget) else None
+    )
+
+
+@every_policy
+def test_half_precision_gradients(policy: Policy) -> None:
+    query, key, value = (x.detach().bfloat16().requires_grad_() for x in made())
+    output = sharpmax.attention(query, key, value, policy=policy, enable_gqa=True, impl="cpu")
+    output.float().square().sum().backward()
+    for tensor in (query, key, value):
+        assert tensor.grad is not None
+        assert tensor.grad.dtype == torch.bfloat16
+        assert torch.isfinite(tensor.grad).all()
+
+
+def test_no_second_derivative_but_a_word() -> None:
+    query, key, value = made()
+    output = sharpmax.attention(
+        query, key, value, policy=Exponential(1.0), enable_gqa=True, impl="cpu"
+    )
+    (gradient,) = torch.autograd.grad(output.square().sum(), query, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        gradient.sum().backward()
+
+
+def _compare_with_reference(
+    case: Case, detach: bool = False, tolerance: float | None = None
+) -> None:
+    """Gradients of every tensor of the case, by the kernels and by the specification."""
+    options = dict(case.options)
+    tensors = {"query": case.query, "key": case.key, "value": case.value}
+    for name in ("mask", "sink"):
+        if isinstance(options.get(name), torch.Tensor) and options[name].is_floating_point():
+            tensors[name] = options.pop(name)
+    gradients = {}
+    for impl in ("reference", "cpu"):
+        leaves = {name: x.detach().clone().requires_grad_() for name, x in tensors.items()}
+        output = sharpmax.attention(
+            **leaves,
+            **(options | {"enable_gqa": True}),
+            policy=case.policy,
+            impl=impl,
+            detach_temperature=detach,
+        )
+        weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).reshape(output.shape)
+        gradients[impl] = torch.autograd.grad(
+            (output * weights).sum(), list(leaves.values()), allow_unused=True
+        )
+    if tolerance is None:
+        tolerance = 1e-8 if case.query.dtype == torch.float64 else 2e-4
+    for name, ours, theirs in zip(tensors, gradients["cpu"], gradients["reference"], strict=True):
+        theirs = torch.zeros_like(tensors[name]) if theirs is None else theirs
+        ours = torch.zeros_like(tensors[name]) if ours is None else ours
+        size = 1.0 + float(theirs.abs().max()) if theirs.numel() else 1.0
+        torch.testing.assert_close(
+            ours,
+            theirs,
+            atol=tolerance * size,
+            rtol=0,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )

@@ -1,0 +1,207 @@
+"""Identities that attention with a policy has to keep, whatever the implementation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import sharpmax
+from attention_cases import POLICIES
+from sharpmax.policies import Exponential, Identity, LogLength, Policy
+
+every_impl = pytest.mark.parametrize("impl", ["reference", "composed", "cpu"])
+every_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
+
+
+def made(*shape: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = torch.randn(3, *shape, generator=generator).unbind()
+    return 2 * query, key, value
+
+
+def attend(impl: str, *args, **kwargs) -> torch.Tensor:
+    """As `sharpmax.attention`, but by the nearest that can where `composed` refuses."""
+    try:
+        return sharpmax.attention(*args, impl=impl, **kwargs)
+    except NotImplementedError:
+        assert impl == "composed"
+        return sharpmax.attention(*args, impl="reference", **kwargs)
+
+
+@every_impl
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_identity_is_pytorchs_attention(impl: str, dtype: torch.dtype, causal: bool) -> None:
+    query, key, value = (x.to(dtype) for x in made(2, 3, 40, 16))
+    ours = sharpmax.attention(query, key, value, policy=Identity(), is_causal=causal, impl=impl)
+    exact = F.scaled_dot_product_attention(
+        query.double(), key.double(), value.double(), is_causal=causal
+    )
+    theirs = F.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    error = (theirs.double() - exact).abs().max()
+    assert (ours.double() - exact).abs().max() <= 3 * error + 8 * torch.finfo(dtype).eps
+
+
+@every_impl
+@pytest.mark.parametrize(("queries", "keys"), [(5, 9), (9, 5), (7, 7)])
+def test_causal_alignment(impl: str, queries: int, keys: int) -> None:
+    query, key, value = made(1, 2, 9, 8)
+    query, key, value = query[:, :, :queries], key[:, :, :keys], value[:, :, :keys]
+    theirs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    ours = sharpmax.attention(query, key, value, policy=Identity(), is_causal=True, impl=impl)
+    torch.testing.assert_close(ours, theirs)
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    expected = sharpmax.attention(
+        query, key, value, policy=Exponential(0.5), mask=mask, impl="reference"
+    )
+    aligned = sharpmax.attention(
+        query,
+        key,
+        value,
+        policy=Exponential(0.5),
+        is_causal=True,
+        alignment="lower_right",
+        impl=impl,
+    )
+    torch.testing.assert_close(aligned, expected)
+
+
+@every_impl
+@every_policy
+def test_decoding_step_by_step_gives_the_rows_of_the_whole(impl: str, policy: Policy) -> None:
+    query, key, value = made(2, 4, 40, 16)
+    whole = attend(impl, query, key, value, policy=policy, is_causal=True)
+    for length in range(1, 41):
+        step = attend(
+            impl,
+            query[:, :, length - 1 : length],
+            key[:, :, :length],
+            value[:, :, :length],
+            policy=policy,
+        )
+        # 1e-3 for the policy that solves an equation, to 1e-4 nats, in another order of summation
+        torch.testing.assert_close(step, whole[:, :, length - 1 : length], atol=1e-3, rtol=1e-3)
+
+
+@every_impl
+@every_policy
+def test_order_of_the_keys_does_not_matter(impl: str, policy: Policy) -> None:
+    query, key, value = made(1, 2, 50, 16)
+    order = torch.randperm(50, generator=torch.Generator().manual_seed(1))
+    straight = attend(impl, query, key, value, policy=policy)
+    permuted = attend(impl, query, key[:, :, order], value[:, :, order], policy=policy)
+    torch.testing.assert_close(permuted, straight, atol=1e-3, rtol=1e-3)
+
+
+@every_impl
+@every_policy
+def test_a_padded_batch_gives_the_unpadded_rows(impl: str, policy: Policy) -> None:
+    query, key, value = made(2, 2, 30, 16)
+    lengths = [30, 17]
+    visible = torch.arange(30) < torch.tensor(lengths)[:, None]
+    # What lies in the padding must not matter, however large it is.
+    key = torch.where(visible[:, None, :, None], key, 50.0)
+    padded = attend(impl, query, key, value, policy=policy, mask=visible[:, None, None])
+    for k, length in enumerate(lengths):
+        alone = attend(
+            impl,
+            query[k : k + 1],
+            key[k : k + 1, :, :length],
+            value[k : k + 1, :, :length],
+            policy=policy,
+        )
+        torch.testing.assert_close(padded[k : k + 1], alone, atol=1e-3, rtol=1e-3)
+
+
+@every_impl
+@every_policy
+def test_rows_that_see_nothing_are_zeros(impl: str, policy: Policy) -> None:
+    query, key, value = made(1, 2, 30, 8)
+    mask = torch.ones(30, 30, dtype=torch.bool)
+    mask[[0, 7, 29]] = False
+    query.requires_grad_()
+    output = attend(impl, query, key, value, policy=policy, mask=mask)
+    assert (output[:, :, [0, 7, 29]] == 0).all()
+    assert torch.isfinite(output).all()
+    output.square().sum().backward()
+    assert query.grad is not None
+    assert torch.isfinite(query.grad).all()
+    assert (query.grad[:, :, [0, 7, 29]] == 0).all()
+
+
+@every_impl
+@pytest.mark.parametrize("shape", [(0, 2, 5, 5), (2, 2, 0, 5), (2, 2, 5, 0)])
+def test_nothing_at_all(impl: str, shape: tuple[int, int, int, int]) -> None:
+    batch, heads, queries, keys = shape
+    query = torch.randn(batch, heads, queries, 8)
+    key, value = torch.randn(2, batch, heads, keys, 8).unbind()
+    output, statistics = sharpmax.attention(
+        query, key, value, policy=Exponential(0.5), impl=impl, return_statistics=True
+    )
+    assert output.shape == (batch, heads, queries, 8)
+    assert (output == 0).all()
+    assert (statistics.count == 0).all()
+
+
+@every_impl
+def test_parameters_over_heads(impl: str) -> None:
+    query, key, value = made(2, 3, 20, 8)
+    references = [0.2, 1.0, 2.5]
+    together = sharpmax.attention(query, key, value, policy=Exponential(references), impl=impl)
+    for head, reference in enumerate(references):
+        one = slice(head, head + 1)
+        alone = sharpmax.attention(
+            query[:, one], key[:, one], value[:, one], policy=Exponential(reference), impl=impl
+        )
+        torch.testing.assert_close(together[:, one], alone)
+
+
+@every_impl
+def test_length_is_what_a_row_may_see(impl: str) -> None:
+    query, key, value = (
+        torch.zeros(1, 1, 64, 8),
+        torch.zeros(1, 1, 64, 8),
+        torch.eye(64)[None, None],
+    )
+    key = torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0))
+    query = query + 1.0
+    weights = sharpmax.attention(
+        query, key, value, policy=LogLength(), is_causal=True, impl=impl, scale=0.1
+    )
+    for row in (5, 40, 63):
+        logits = 0.1 * (query[0, 0, row] @ key[0, 0, : row + 1].T)
+        expected = torch.softmax(logits * torch.log(torch.tensor(row + 1.0)), dim=-1)
+        torch.testing.assert_close(weights[0, 0, row, : row + 1], expected)
+
+
+def test_bit_identical_again_and_close_whatever_the_threads() -> None:
+    threads = torch.get_num_threads()
+    query, key, value = made(2, 3, 300, 32)
+    long_key, long_value = torch.randn(2, 1, 2, 20_000, 32).unbind()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for _ in range(2):
+                prefill = sharpmax.attention(query, key, value, policy=Exponential(1.0), impl="cpu")
+                decode = sharpmax.attention(
+                    query[:1, :2, :1], long_key, long_value, policy=Exponential(1.0), impl="cpu"
+                )
+                results.append((prefill, decode))
+    finally:
+        torch.set_num_threads(threads)
+    for k in range(0, len(results), 2):
+        for one, other in zip(results[k], results[k + 1], strict=True):
+            assert torch.equal(one, other)
+        for one, other in zip(results[0], results[k], strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_paper_warns_of_rows_without_correction(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sharpmax.policies import EntropyRangeWarning, Paper, _polynomial
+
+    monkeypatch.setattr(_polynomial, "_told", [])
+    zeros = torch.zeros(1, 1, 1000, 8)
+    with pytest.warns(EntropyRangeWarning):
+        sharpmax.attention(zeros[:, :, :2], zeros, zeros, policy=Paper(), impl="cpu")

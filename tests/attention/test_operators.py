@@ -1,0 +1,116 @@
+"""The kernels as operators of PyTorch: compiled, exported, checked, batched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import sharpmax
+from attention_cases import POLICIES
+from sharpmax._attention.encode import form_of, parameters_of
+from sharpmax.policies import EntropyTarget, Exponential, Paper, Policy
+
+
+def made(length: int = 20, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(length)
+    query = torch.randn(2, 4, length, 8, generator=generator).to(dtype)
+    key, value = torch.randn(2, 2, 2, length, 8, generator=generator).to(dtype).unbind()
+    return query, key, value
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+def test_opcheck(policy: Policy) -> None:
+    query, key, value = (x.requires_grad_() for x in made())
+    arguments = (
+        query, key, value, torch.randn(2, 4, 20, 20), torch.randn(4), None,
+        parameters_of(policy, 4), int(form_of(policy)), False, 0.3, 2.0, 7, 0, 0, True,
+    )  # fmt: skip
+    torch.library.opcheck(torch.ops.sharpmax.attention.default, arguments)
+
+
+def test_opcheck_of_the_statistics() -> None:
+    query, key, _ = made()
+    arguments = (query, key, None, None, 0.3, 0.0, -1, 0, 0, True)
+    torch.library.opcheck(torch.ops.sharpmax.attention_statistics.default, arguments)
+
+
+@pytest.mark.parametrize("policy", [Paper(warn=False), Exponential([0.5, 1, 1.5, 2])], ids=repr)
+def test_compiled_with_dynamic_lengths(policy: Policy) -> None:
+    torch.compiler.reset()
+
+    def function(query, key, value):
+        output, statistics = sharpmax.attention(
+            query,
+            key,
+            value,
+            policy=policy,
+            is_causal=True,
+            alignment="lower_right",
+            enable_gqa=True,
+            return_statistics=True,
+        )
+        return output * 2, statistics.entropy()
+
+    compiled = torch.compile(function, fullgraph=True, dynamic=True)
+    for length in (20, 33, 48):
+        inputs = [x.requires_grad_() for x in made(length)]
+        inputs[0] = inputs[0][:, :, -11:]
+        expected, entropy = function(*inputs)
+        output, compiled_entropy = compiled(*inputs)
+        torch.testing.assert_close(output, expected)
+        torch.testing.assert_close(compiled_entropy, entropy)
+        gradients = torch.autograd.grad(output.square().sum(), inputs[1:])
+        for ours, theirs in zip(
+            gradients, torch.autograd.grad(expected.square().sum(), inputs[1:]), strict=True
+        ):
+            torch.testing.assert_close(ours, theirs)
+
+
+class Layer(torch.nn.Module):
+    def forward(self, query, key, value):
+        return sharpmax.attention(query, key, value, policy=EntropyTarget(1.0), enable_gqa=True)
+
+
+def test_exported() -> None:
+    length = torch.export.Dim("length", min=2, max=4096)
+    inputs = made()
+    program = torch.export.export(Layer(), inputs, dynamic_shapes=[{2: length}] * 3)
+    for size in (20, 57):
+        torch.testing.assert_close(program.module()(*made(size)), Layer()(*made(size)))
+
+
+def test_vmap() -> None:
+    query, key, value = (torch.stack([x, x.flip(2), -x]) for x in made())
+    mask = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(0)) < 0.8
+
+    def function(query, key, value, mask):
+        return sharpmax.attention(
+            query, key, value, policy=Exponential(1.0), enable_gqa=True, mask=mask, impl="cpu"
+        )
+
+    mapped = torch.func.vmap(function)(query, key, value, mask)
+    one_by_one = torch.stack(
+        [function(*entry) for entry in zip(query, key, value, mask, strict=True)]
+    )
+    torch.testing.assert_close(mapped, one_by_one)
+    shared = torch.func.vmap(function, in_dims=(0, None, None, None))(
+        query, key[0], value[0], mask[0]
+    )
+    for k in range(3):
+        torch.testing.assert_close(shared[k], function(query[k], key[0], value[0], mask[0]))
+    entropies = torch.func.vmap(
+        lambda q, k: sharpmax.attention_statistics(q, k, enable_gqa=True, impl="cpu").entropy()
+    )(query, key)
+    torch.testing.assert_close(
+        entropies[1], sharpmax.attention_statistics(query[1], key[1], enable_gqa=True).entropy()
+    )
+
+
+def test_vmap_over_the_sink_says_that_it_cannot() -> None:
+    query, key, value = made()
+    with pytest.raises(NotImplementedError, match="vmap over a sink"):
+        torch.func.vmap(
+            lambda sink: sharpmax.attention(
+                query, key, value, policy=Exponential(1.0), enable_gqa=True, sink=sink, impl="cpu"
+            )
+        )(torch.zeros(3, 4))

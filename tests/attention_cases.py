@@ -1,0 +1,156 @@
+"""Attention problems of every kind, drawn at random, and what to compare them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+import sharpmax
+from sharpmax.policies import (
+    EntropyTarget,
+    Exponential,
+    Fitted,
+    Fixed,
+    Hard,
+    Identity,
+    LogLength,
+    Paper,
+    Policy,
+    Polynomial,
+)
+
+POLICIES = [
+    Identity(),
+    Paper(warn=False),
+    Polynomial((-0.1, 1.0, 0.5), threshold=0.3),
+    Exponential(reference=1.0),
+    EntropyTarget(target=1.0),
+    LogLength(train_length=8),
+    Fixed(theta=0.5),
+    Fixed(theta=3.0),
+    Hard(),
+    Fitted((0.5, 1.0, 2.0), (1.0, 1.5, 4.0)),
+]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+@dataclass
+class Case:
+    """The arguments of one call."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    policy: Policy
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, impl: str) -> tuple[Tensor, sharpmax.RowStatistics]:
+        return sharpmax.attention(
+            self.query,
+            self.key,
+            self.value,
+            policy=self.policy,
+            impl=impl,
+            return_statistics=True,
+            **self.options,
+        )
+
+    def exact(self) -> tuple[Tensor, sharpmax.RowStatistics]:
+        """The specification in double precision, on the very numbers that the case holds."""
+        options = {
+            name: option.double() if _is_floating(option) else option
+            for name, option in self.options.items()
+        }
+        mask = self.options.get("mask")
+        if _is_floating(mask):
+            # finfo.min of a smaller type is an ordinary number in double precision.
+            hidden = mask <= 0.5 * torch.finfo(mask.dtype).min
+            options["mask"] = mask.double().masked_fill(hidden, -torch.inf)
+        return Case(
+            self.query.double(), self.key.double(), self.value.double(), self.policy, options
+        ).run("reference")
+
+
+def _is_floating(option: Any) -> bool:
+    return isinstance(option, Tensor) and option.is_floating_point()
+
+
+@st.composite
+def cases(draw: st.DrawFn, policies: list[Policy] = POLICIES) -> Case:
+    """A problem of any shape, layout, dtype, mask and policy."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
+    dtype = draw(st.sampled_from(DTYPES))
+    batch = draw(st.sampled_from([0, 1, 2]))
+    key_heads = draw(st.sampled_from([1, 2]))
+    group = draw(st.sampled_from([1, 2, 4]))
+    heads = key_heads * group
+    queries = draw(st.sampled_from([0, 1, 1, 2, 7, 24, 25, 70]))
+    keys = draw(st.sampled_from([0, 1, 3, 24, 64, 129, 300]))
+    width = draw(st.sampled_from([1, 3, 8, 16, 33, 64]))
+    value_width = draw(st.sampled_from([1, 5, 8, 16, 40]))
+
+    def tensor(*shape: int) -> Tensor:
+        return _laid_out(draw, torch.randn(shape, generator=generator).to(dtype))
+
+    options: dict[str, Any] = {
+        "enable_gqa": True,
+        "is_causal": draw(st.booleans()),
+        "alignment": draw(st.sampled_from(["upper_left", "lower_right"])),
+        "window": draw(st.sampled_from([None, None, 1, 5, 100])),
+        "softcap": draw(st.sampled_from([None, None, 1.5])),
+        "scale": draw(st.sampled_from([None, 0.5, 1.0])),
+    }
+    shape = draw(
+        st.sampled_from([(batch, heads, queries, keys), (batch, 1, 1, keys), (queries, keys), (1,)])
+    )
+    visible = torch.rand(shape, generator=generator) < 0.7
+    match draw(st.sampled_from(["none", "boolean", "infinite", "lowest", "bias"])):
+        case "boolean":
+            options["mask"] = visible
+        case "infinite":
+            options["mask"] = torch.zeros(shape, dtype=dtype).masked_fill(~visible, -torch.inf)
+        case "lowest":
+            lowest = torch.finfo(dtype).min
+            options["mask"] = torch.zeros(shape, dtype=dtype).masked_fill(~visible, lowest)
+        case "bias":
+            bias = torch.randn(shape, generator=generator).to(dtype)
+            options["mask"] = bias.masked_fill(~visible, -torch.inf)
+    policy = draw(st.sampled_from(policies))
+    if draw(st.booleans()):
+        options["sink"] = torch.randn(heads, generator=generator)
+        hard = isinstance(policy, Hard)
+        options["sink_role"] = "key" if hard else draw(st.sampled_from(["key", "apart"]))
+    return Case(
+        tensor(batch, heads, queries, width),
+        tensor(batch, key_heads, keys, width),
+        tensor(batch, key_heads, keys, value_width),
+        policy,
+        options,
+    )
+
+
+def _laid_out(draw: st.DrawFn, tensor: Tensor) -> Tensor:
+    """The same numbers in another layout of memory."""
+    match draw(st.sampled_from(["contiguous", "length first", "columns apart", "part"])):
+        case "length first":  # as a model has them before it transposes
+            return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+        case "columns apart":
+            return tensor.transpose(2, 3).contiguous().transpose(2, 3)
+        case "part":  # rows of a larger tensor, not at its start
+            return torch.nn.functional.pad(tensor, (3, 2, 1, 4))[:, :, 1:-4, 3:-2]
+        case _:
+            return tensor
+
+
+def largest_error(values: Tensor, exact: Tensor) -> float:
+    """The largest distance, where NaN and infinities have to be the same."""
+    values, exact = values.double(), exact.double()
+    special = ~torch.isfinite(exact)
+    assert torch.equal(torch.isnan(values), torch.isnan(exact))
+    assert torch.equal(values[torch.isinf(exact)], exact[torch.isinf(exact)])
+    distance = (values - exact).masked_fill(special, 0.0).abs()
+    return float(distance.max()) if distance.numel() else 0.0
