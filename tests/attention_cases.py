@@ -38,7 +38,7 @@ POLICIES = [
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
-@dataclass
+@dataclass(repr=False)
 class Case:
     """The arguments of one call."""
 
@@ -47,6 +47,18 @@ class Case:
     value: Tensor
     policy: Policy
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shapes = [tuple(x.shape) for x in (self.query, self.key, self.value)]
+        options = {
+            name: (tuple(option.shape), option.dtype) if isinstance(option, Tensor) else option
+            for name, option in self.options.items()
+        }
+        return f"Case({shapes}, {self.query.dtype}, {self.policy!r}, {options})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What hypothesis prints of a failing case: not every number of its tensors."""
+        printer.text(repr(self))
 
     def run(self, impl: str) -> tuple[Tensor, sharpmax.RowStatistics]:
         return sharpmax.attention(

@@ -126,7 +126,8 @@ def check(
 
     if scale is None:
         scale = 1.0 / math.sqrt(max(width, 1))
-    _check_number("scale", scale)
+    else:
+        _check_number("scale", scale)
     if softcap is not None:
         _check_number("softcap", softcap)
         if softcap <= 0:
