@@ -152,7 +152,7 @@ def attention(
         raise ValueError("sink_role: expected 'key' with Hard, which no finite sink can withstand")
     chosen = _choose(impl, problem, policy, detach_temperature)
     output, statistics = chosen.attend(problem, policy, detach_temperature)
-    if isinstance(policy, Paper):
+    if isinstance(policy, Paper) and policy.may_warn:
         policy.warn_above_range(statistics.entropy())
     return (output, statistics) if return_statistics else output
 

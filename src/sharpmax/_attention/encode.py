@@ -88,6 +88,18 @@ def parameters_of(policy: Policy, heads: int) -> Tensor:
     Raises:
         ValueError: for a parameter that is neither a number nor an array with an entry a head.
     """
+    if torch.compiler.is_compiling():
+        return _table(policy, heads)
+    # Made once for a policy without tensors: a decoding step is short enough to feel it.
+    known: Tensor | None = policy.__dict__.get("_table")
+    if known is None or (len(known) > 1 and len(known) != heads):
+        known = _table(policy, heads)
+        if not any(isinstance(value, Tensor) for value in policy.__dict__.values()):
+            object.__setattr__(policy, "_table", known)
+    return known
+
+
+def _table(policy: Policy, heads: int) -> Tensor:
     if type(policy) not in _FORMS:
         return torch.zeros(1, 0, dtype=torch.float64)
     columns = _FORMS[type(policy)][1](policy)

@@ -110,7 +110,8 @@ def make_inputs(
         # Below 0.5 a row is as good as uniform; short rows cannot have as many nats anyway.
         deviation = (2 * (length - ENTROPY)).clamp(min=0.25).sqrt()
         query = torch.randn(1, heads, queries, width, generator=generator)
-        query.mul_(deviation[:, None])
+        # Every query is as long as the deviation says, so that its row is no sharper by accident.
+        query *= deviation[:, None] * math.sqrt(width) / query.norm(dim=-1, keepdim=True)
     else:
         drawn = torch.rand(heads, queries, generator=generator)
         targets = (drawn * visible).long().clamp(max=keys - 1)

@@ -45,22 +45,19 @@ def textbook_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.softmax(beta * scores, dim=-1) @ value
 
 
-def flex_second_pass(
-    query: Tensor, key: Tensor, value: Tensor, policy: Policy
-) -> Callable[[], Tensor]:
+def flex_second_pass(query: Tensor, key: Tensor, policy: Policy) -> Callable[..., Tensor]:
     """The second pass alone as FlexAttention can express it: beta is given, a number a row.
 
-    FlexAttention has no way to measure a row before it is weighed, so that the first pass is not
-    in the time. Compiled whole: what the compiler cannot take raises.
+    FlexAttention has no way to measure a row before it is weighed, so that the first pass is done
+    here, once. Compiled whole: what the compiler cannot take raises.
 
     Args:
         query: [batch, heads, queries, width].
         key: [batch, heads, keys, width].
-        value: [batch, heads, keys, width].
-        policy: Gives beta, before the compilation, from the statistics of the rows.
+        policy: Gives beta from the statistics of the rows.
 
     Returns:
-        A function without arguments that attends.
+        A function of this query, this key and a value.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -71,7 +68,7 @@ def flex_second_pass(
         return score * beta[batch, head, row]
 
     compiled: Any = torch.compile(flex_attention, fullgraph=True, dynamic=False)
-    return lambda: compiled(query, key, value, score_mod=sharpened)
+    return lambda query, key, value: compiled(query, key, value, score_mod=sharpened)
 
 
 def entmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -106,11 +106,14 @@ class Paper(Policy):
     def entropy_range(self) -> EntropyRange:
         return EntropyRange(0.849, self.LAST_ENTROPY, "beta = 1: nothing is sharpened")
 
+    @property
+    def may_warn(self) -> bool:
+        """Whether a warning is still due, so that entropies have to be looked at."""
+        return self.warn and not _told
+
     def warn_above_range(self, entropy: Array) -> None:
         """Warn, once in a process, if rows are so dispersed that they get no correction."""
-        if not self.warn or _told:
-            return
-        if namespace(entropy).any(entropy > self.LAST_ENTROPY):
+        if self.may_warn and namespace(entropy).any(entropy > self.LAST_ENTROPY):
             _told.append(True)
             warnings.warn(
                 f"the paper's polynomial gives no correction above {self.LAST_ENTROPY} nats, and "

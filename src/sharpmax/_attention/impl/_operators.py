@@ -36,7 +36,7 @@ _LIBRARY.define(
 )
 
 
-def _attention(
+def attention_now(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -48,6 +48,7 @@ def _attention(
     detach_temperature: bool,
     *settings: float,
 ) -> tuple[Tensor, ...]:
+    """Run the kernel on tensors that hold numbers."""
     forward = _build.load().forward
     results: tuple[Tensor, ...] = forward(
         query, key, value, mask, sink, beta, form, parameters, *settings
@@ -61,9 +62,10 @@ def _attention_fake(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tu
     return output, maximum, mass, moment, count, torch.empty_like(mass), torch.empty_like(mass)
 
 
-def _statistics(
+def statistics_now(
     query: Tensor, key: Tensor, mask: Tensor | None, sink: Tensor | None, *settings: float
 ) -> tuple[Tensor, ...]:
+    """Run the kernel on tensors that hold numbers."""
     results: tuple[Tensor, ...] = _build.load().statistics(query, key, mask, sink, *settings)
     return results
 
@@ -249,9 +251,9 @@ attention = torch.ops.sharpmax.attention.default
 attention_backward = torch.ops.sharpmax.attention_backward.default
 attention_statistics = torch.ops.sharpmax.attention_statistics.default
 
-_LIBRARY.impl("attention", _attention, "CPU")
+_LIBRARY.impl("attention", attention_now, "CPU")
 _LIBRARY.impl("attention_backward", _attention_backward, "CPU")
-_LIBRARY.impl("attention_statistics", _statistics, "CPU")
+_LIBRARY.impl("attention_statistics", statistics_now, "CPU")
 torch.library.register_fake("sharpmax::attention", _attention_fake, lib=_LIBRARY)
 torch.library.register_fake("sharpmax::attention_backward", _attention_backward_fake, lib=_LIBRARY)
 torch.library.register_fake("sharpmax::attention_statistics", _statistics_fake, lib=_LIBRARY)

@@ -38,6 +38,7 @@ def attend(
     problem: Problem, policy: Policy, detach_temperature: bool
 ) -> tuple[Tensor, RowStatistics]:
     """Output and statistics of all rows."""
+    assert problem.value is not None
     form, beta = form_of(policy), None
     if form == Form.GIVEN:
         with torch.no_grad():
@@ -45,7 +46,8 @@ def attend(
             beta = policy.over_queries().inverse_temperature(measured)
             beta = torch.as_tensor(beta, dtype=measured.mass.dtype).broadcast_to(problem.rows)
             beta = torch.where(measured.count == 0, 1.0, beta)
-    output, maximum, mass, moment, count, _, _ = _operators.attention(
+    attention = _operators.attention_now if _is_plain(problem) else _operators.attention
+    output, maximum, mass, moment, count, _, _ = attention(
         problem.query,
         problem.key,
         problem.value,
@@ -62,10 +64,25 @@ def attend(
 
 def measure(problem: Problem) -> RowStatistics:
     """Statistics of all rows."""
+    plain = _is_plain(problem)
+    statistics = _operators.statistics_now if plain else _operators.attention_statistics
     return RowStatistics(
-        *_operators.attention_statistics(
-            problem.query, problem.key, problem.mask, problem.sink, *_settings(problem)
-        )
+        *statistics(problem.query, problem.key, problem.mask, problem.sink, *_settings(problem))
+    )
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Whether nobody watches: no gradient, compilation, transform or mode, only numbers.
+
+    Then the kernels are called directly: the way through the dispatcher takes longer than a short
+    decoding step.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch.is_grad_enabled()
+        or type(problem.query) is not Tensor
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch._C._len_torch_dispatch_stack()
     )
 
 
