@@ -19,7 +19,7 @@ EXTRAS := dev,jax,lab,torch
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types format clean
+.PHONY: help setup demo bench tables test lint types format clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,13 @@ $(READY): pyproject.toml requirements/torch.txt requirements/dev.txt
 
 demo: $(READY) ## Set up and run the main job.
 	$(BIN)/sharpmax demo --output $(OUTPUT)
+
+bench: $(READY) ## Time the kernels, a quarter of an hour on a quiet machine, and fill the tables.
+	$(BIN)/sharpmax bench attention --output results/attention
+	$(BIN)/python benchmarks/tables.py
+
+tables: $(READY) ## Fill the tables of the documents from the files under results/.
+	$(BIN)/python benchmarks/tables.py
 
 test: lint types ## Set up and run the whole gate: lint, format, types, doctests, tests.
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import sharpmax
-from sharpmax._attention.impl import _build, cpu
 from sharpmax.policies import EntropyTarget, Exponential, Hard, Identity, Policy
 
 Q = torch.randn(2, 4, 6, 8)
@@ -99,15 +98,3 @@ def test_cpu_kernels_refuse_other_devices() -> None:
     meta = Q.to("meta")
     with pytest.raises(NotImplementedError, match="on the CPU, these are on meta"):
         sharpmax.attention(meta, meta, meta, policy=Identity(), impl="cpu")
-
-
-def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load():
-        raise _build.CompilerMissing("no C++ compiler here")
-
-    monkeypatch.setattr(_build, "load", load)
-    assert cpu._unavailable() == "no C++ compiler here"
-    with pytest.raises(NotImplementedError, match="impl='cpu': no C"):
-        sharpmax.attention(Q, Q, Q, policy=Exponential(1.0), impl="cpu")
-    expected = sharpmax.attention(Q, Q, Q, policy=Exponential(1.0), impl="composed")
-    assert torch.equal(sharpmax.attention(Q, Q, Q, policy=Exponential(1.0)), expected)

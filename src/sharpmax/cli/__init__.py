@@ -10,6 +10,7 @@ import typer
 
 from sharpmax._extras import MissingExtra
 from sharpmax._version import __version__
+from sharpmax.cli.bench import bench
 from sharpmax.cli.demo import demo
 from sharpmax.cli.theory import theory
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(theory)
+app.add_typer(bench)
 
 
 def _print_version(asked: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,13 +23,13 @@ from sharpmax.lab.attention_inputs import Examined, Inputs, examine, make_inputs
 from sharpmax.lab.attention_works import COMPILED, OWN, POLICIES, Work
 from sharpmax.lab.timing import Timing, interleave, thread_count
 
-__all__ = ["OURS", "PEER", "Settings", "run", "steps"]
+__all__ = ["OURS", "PEER", "QUICK", "Settings", "run", "steps"]
 
 PEER = "scaled_dot_product_attention"
 OURS = "sharpmax cpu"
 
-TEXTBOOK_TARGET = 8.0
-"""So many times as long as sharpmax the textbook version takes at least."""
+TEXTBOOK_TARGET, TEXTBOOK_LENGTH = 8.0, 4096
+"""So many times as long as sharpmax the textbook version takes at least, at so many keys."""
 
 GROWTH_TARGET, GROWTH_LENGTHS = 1.3, (8192, 131072)
 """There is no cliff: the ratio at the longer is at most so many times that at the shorter."""
@@ -61,6 +62,10 @@ class Settings:
     least: int = 3
     seed: int = 0
     memory_lengths: tuple[int, ...] = (MEMORY_LENGTH, 2 * MEMORY_LENGTH)
+
+
+QUICK = Settings(threads=(1,), seconds=0.05, memory_lengths=(1024,))
+"""Of a run that shows that all works; its times are not worth much."""
 
 
 def steps(works: Sequence[Work], settings: Settings) -> int:
@@ -160,18 +165,20 @@ def _run_in_turn(
             f" {threads} thread{'s'[: threads > 1]}"
         )
         with thread_count(threads):
-            timing = _time(works, inputs, examined, settings)
+            # Checked once: what they give does not depend on the threads.
+            to_check = examined if threads == settings.threads[0] else {}
+            timing = _time(works, inputs, to_check, settings)
         for work in works:
             records.append(_record(work, timing, threads, examined.get(work)))
-            if work.way == "textbook":
+            if work.way == "textbook" and work.length == TEXTBOOK_LENGTH:
                 records.append(_against_ours(work, works, timing, records[-1]))
     return records
 
 
 def _time(
-    works: Sequence[Work], inputs: Inputs, examined: dict[Work, Examined], settings: Settings
+    works: Sequence[Work], inputs: Inputs, to_check: dict[Work, Examined], settings: Settings
 ) -> Timing:
-    """Time works over the same inputs, and the peer."""
+    """Time works over the same inputs, and the peer; some are checked before."""
     backward = works[0].way == "forward and backward"
     if any(work.way in COMPILED for work in works):
         # Compiled code is made for a number of threads.
@@ -196,8 +203,8 @@ def _time(
     with torch.set_grad_enabled(backward):
         for work in works:
             function = _function(work, inputs)
-            if work in examined:
-                _check_output(work, function(*tensors).detach(), examined[work])
+            if work in to_check:
+                _check_output(work, function(*tensors).detach(), to_check[work])
             callables[work.name] = on_inputs(function)
         return interleave(callables, peer=PEER, seconds=settings.seconds, least=settings.least)
 
@@ -210,7 +217,7 @@ def _function(work: Work, inputs: Inputs) -> Callable[..., Any]:
     if work.way == "entmax by bisection":
         return attention_peers.entmax_attention
     if work.way == "textbook":
-        return attention_peers.textbook_attention
+        return partial(attention_peers.textbook_attention, is_causal=work.is_causal)
     if work.way == "textbook, compiled":
         return torch.compile(attention_peers.textbook_attention, fullgraph=True, dynamic=False)
     assert work.policy is not None

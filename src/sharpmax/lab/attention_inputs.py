@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sharpmax._softmax import inverse_temperature, softmax
-from sharpmax._statistics import entropy
+from sharpmax._statistics import Rows
 from sharpmax.policies import Policy
 
 __all__ = ["Character", "Examined", "Inputs", "examine", "make_inputs"]
@@ -25,7 +24,7 @@ ENTROPY = 5.0
 """About what the rows of dispersed inputs have, in nats."""
 
 SHORT = 128
-"""Rows of sharp inputs that see fewer keys are sharp from the start: no policy need sharpen them."""
+"""Rows of sharp inputs that see fewer keys are sharp from the start, whatever the policy."""
 
 
 @dataclass(frozen=True)
@@ -141,24 +140,25 @@ def examine(inputs: Inputs, policy: Policy, sample: int = 8) -> Examined:
         >>> 4.0 < examined.entropy < 6.0, examined.inverse_temperature
         (True, 1.0)
     """
-    queries, keys, width = *inputs.query.shape[2:3], *inputs.key.shape[2:]
-    rows = tuple(sorted(set(torch.linspace(0, queries - 1, sample).long().tolist())))
+    heads, queries, width = inputs.query.shape[1:]
+    keys = inputs.key.shape[2]
+    picked = tuple(sorted(set(torch.linspace(0, queries - 1, sample).long().tolist())))
     entropies, betas, largest, outputs = [], [], [], []
-    policy = policy.over_queries()
-    for row in rows:
+    for row in picked:
         seen = min(row + 1, keys) if inputs.is_causal else keys
-        key, value = (
-            tensor[:, :, :seen].repeat_interleave(inputs.group, dim=1)
-            for tensor in (inputs.key, inputs.value)
-        )
-        logits = inputs.query[:, :, row : row + 1] @ key.transpose(-2, -1) / math.sqrt(width)
-        weights = softmax(logits, policy)
-        entropies.append(entropy(logits).mean())
-        betas.append(inverse_temperature(logits, policy).mean())
+        key, value = inputs.key[:, :, :seen], inputs.value[:, :, :seen]
+        # Query heads that share a key head stand together, so that no key is copied.
+        query = inputs.query[:, :, row].view(1, -1, inputs.group, width)
+        logits = query @ key.transpose(-2, -1) / math.sqrt(width)
+        rows = Rows(logits.view(1, heads, 1, seen))
+        beta = policy.over_queries().of_rows(rows)
+        weights = rows.weights(beta)
+        entropies.append(rows.statistics.entropy().mean())
+        betas.append(beta.mean())
         largest.append(weights.amax(dim=-1).min())
-        outputs.append(weights @ value)
+        outputs.append((weights.view_as(logits) @ value).view(1, heads, 1, -1))
     return Examined(
-        rows,
+        picked,
         float(torch.stack(entropies).mean()),
         float(torch.stack(betas).mean()),
         float(torch.stack(largest).min()),

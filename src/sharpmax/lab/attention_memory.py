@@ -81,7 +81,7 @@ def _measure(implementation: str, length: int, width: int, heads: int, threads: 
         output = call(*inputs)
         after = _peak()
     del ballast
-    return max(after - before - output.numel() * output.element_size(), 0)
+    return max(after - before - int(output.nbytes), 0)
 
 
 def _peak() -> int:

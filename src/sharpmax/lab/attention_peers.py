@@ -1,4 +1,4 @@
-"""What people use where there is no kernel: the peers that `sharpmax.attention` is compared with."""
+"""What people use where there is no kernel: peers to compare `sharpmax.attention` with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from sharpmax.policies import Policy
 __all__ = ["entmax_attention", "flex_second_pass", "textbook_attention"]
 
 
-def textbook_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def textbook_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False
+) -> Tensor:
     """Attention by the paper's Figure 4, step by step, over all scores at once.
 
     The same sequence of array operations as the published code has, in PyTorch: softmax, its
@@ -26,6 +28,7 @@ def textbook_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query: [batch, heads, queries, width].
         key: [batch, heads, keys, width].
         value: [batch, heads, keys, width].
+        is_causal: Query i sees keys up to i.
 
     Returns:
         [batch, heads, queries, width].
@@ -36,6 +39,9 @@ def textbook_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         torch.Size([1, 1, 4, 8])
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
     plain = torch.softmax(scores, dim=-1)
     entropy = -(plain * torch.log(plain + 1e-9)).sum(dim=-1, keepdim=True)
     polynomial = torch.zeros_like(entropy)

@@ -218,7 +218,9 @@ def _curve(lengths: Sequence[int]) -> Iterator[Work]:
 
 def _comparison(length: int) -> Iterator[Work]:
     ways: tuple[Way, ...] = ("forward", "textbook", *COMPILED, "entmax by bisection")
-    for way in ways:
+    for is_causal, way in itertools.product((False, True), ways):
+        if is_causal and way not in ("forward", "textbook"):
+            continue
         yield Work(
             group="comparison",
             length=length,
@@ -227,12 +229,14 @@ def _comparison(length: int) -> Iterator[Work]:
             # One head: all scores of one head at once are large enough.
             heads=1,
             key_heads=1,
+            is_causal=is_causal,
             policy=None if way == "entmax by bisection" else "Paper",
             way=way,
         )
 
 
-def _square(length: int, width: int) -> dict[str, int]:
+def _square(length: int, width: int) -> dict[str, Any]:
+    """As many queries as keys."""
     # Fewer heads where a call takes seconds.
     heads = 2 if length <= 4096 else 1
     return {

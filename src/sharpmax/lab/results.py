@@ -58,7 +58,7 @@ def machine() -> dict[str, Any]:
 
 
 def write_json(path: str | Path, data: object) -> Path:
-    """Write a file whole or not at all: a reader never sees half of it.
+    r"""Write a file whole or not at all: a reader never sees half of it.
 
     Args:
         path: Where to; folders on the way to it are made.
@@ -74,7 +74,7 @@ def write_json(path: str | Path, data: object) -> Path:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
         ...     write_json(folder + "/new/result.json", {"ratio": 0.5}).read_text()
-        '{\\n  "ratio": 0.5\\n}\\n'
+        '{\n  "ratio": 0.5\n}\n'
     """
     path = Path(path)
     text = json.dumps(data, indent=2, allow_nan=False) + "\n"

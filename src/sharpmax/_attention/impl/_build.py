@@ -1,7 +1,8 @@
 """Compiles the CPU kernels on first use and keeps the result.
 
-The compiler is called directly: one source file, no build system. The result lies in a folder of the user's cache whose name
-tells sources, flags, versions and the processor's vector extension apart, so that machines that share a home do not get each other's.
+The compiler is called directly: one source file, no build system. The result lies in a folder of
+the user's cache whose name tells sources, flags, versions and the processor's vector extension
+apart, so that machines that share a home do not get each other's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from types import ModuleType
 
 import torch
 
-__all__ = ["CompilationFailed", "CompilerMissing", "available", "load"]
+__all__ = ["CompilationFailed", "CompilerMissing", "failure", "load"]
 
 _NAME = "sharpmax_cpu"
 _HERE = Path(__file__).resolve().parent
@@ -57,7 +58,7 @@ class CompilationFailed(RuntimeError):
 
 
 def _compiler() -> list[str] | None:
-    """The C++ compiler as words of a command: the one that CXX names, else the first that is found."""
+    """The C++ compiler as words of a command: what CXX names, else the first that is found."""
     named = os.environ.get("CXX")
     if named:
         words = shlex.split(named)
@@ -67,16 +68,6 @@ def _compiler() -> list[str] | None:
         if found:
             return [found]
     return None
-
-
-@functools.cache
-def available() -> bool:
-    """Whether the kernels can be had here: a compiler and Python's headers are present, or they are compiled already."""
-    if platform.system() == "Windows":  # the sources use the vector extension of GCC and Clang
-        return False
-    if _compiler() is None:
-        return _library().exists()
-    return (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
 
 
 def _sources() -> list[Path]:
@@ -90,7 +81,8 @@ def _flags(capability: str) -> list[str]:
         "-fPIC",
         "-shared",
         "-fvisibility=hidden",
-        # Fused multiply-add is the kernels' daily bread; nothing else that -ffast-math brings is wanted, NaN and inf have a meaning.
+        # Fused multiply-add is the kernels' daily bread. Nothing else that -ffast-math brings is
+        # wanted: NaN and infinity have a meaning.
         "-ffp-contract=fast",
         "-fno-math-errno",
         "-Wno-unknown-pragmas",
@@ -138,22 +130,25 @@ def _library() -> Path:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process at a time. The lock goes with the process that holds it; where there are no locks, two may compile at once,
-    which costs time and nothing else: the result is put into place in one step.
+    """One process at a time; the lock goes with the process that holds it.
+
+    Where there are no locks, two may compile at once, which costs time and nothing else: the result
+    is put into place in one step.
     """
     try:
         import fcntl
     except ImportError:
         yield
         return
-    with open(path, "w") as handle:
+    with path.open("w") as handle:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def _say(text: str) -> None:
-    print(f"sharpmax: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"sharpmax: {text}\n")
+    sys.stderr.flush()
 
 
 def _compile(library: Path) -> None:
@@ -166,7 +161,8 @@ def _compile(library: Path) -> None:
             else "none of c++, g++, clang++ is on the path"
         )
         raise CompilerMissing(
-            f"the CPU attention is compiled on first use and needs a C++20 compiler, GCC 11 or Clang 14 at least; {searched}"
+            "the CPU attention is compiled on first use and needs a C++20 compiler, GCC 11 or "
+            f"Clang 14 at least; {searched}"
         )
     include, libraries = _paths()
     capability = torch.backends.cpu.get_cpu_capability()
@@ -193,9 +189,10 @@ def _compile(library: Path) -> None:
         if done.returncode != 0:
             tail = "\n".join(done.stdout.splitlines()[-_TAIL:])
             raise CompilationFailed(
-                f"the CPU attention could not be compiled (exit status {done.returncode}):\n{shlex.join(command)}\n{tail}"
+                f"the CPU attention could not be compiled (exit status {done.returncode}):\n"
+                f"{shlex.join(command)}\n{tail}"
             )
-        os.replace(target, library)
+        target.replace(library)
 
 
 @functools.cache
@@ -218,3 +215,13 @@ def load() -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@functools.cache
+def failure() -> str | None:
+    """Why the kernels cannot be had on this machine; None if they can. Tried once a process."""
+    try:
+        load()
+    except (CompilerMissing, CompilationFailed) as error:
+        return str(error)
+    return None

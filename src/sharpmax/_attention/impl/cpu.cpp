@@ -80,10 +80,15 @@ MaybeTensor plain(const MaybeTensor& sink) {
 
 at::ScalarType statistics_type(const Tensor& query) { return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
+// How many panels go over the keys together. While the logits of one fit the second-level cache, one; beyond that, several share
+// what keys and values cost to fetch, as long as all threads have enough to do. The rows of a task are limited, and with
+// them the memory of a thread: 6 MiB at 16384 keys in single precision.
 template <class T> int panels_for(const Problem& problem) {
-  const char* forced = std::getenv("SHARPMAX_PANELS");
-  if (forced) return std::atoi(forced);
-  return 1;
+  constexpr int64_t cache = 800 << 10, rows = 96;
+  if (problem.keys * Panel<T>::capacity * static_cast<int64_t>(sizeof(T)) <= cache) return 1;
+  const int64_t fitting = std::clamp<int64_t>(rows / Panel<T>::capacity, 1, kMaximumPanels);
+  const int64_t panels = Division<T>(problem, 1).tasks;
+  return static_cast<int>(std::clamp<int64_t>(panels / (4 * at::get_num_threads()), 1, fitting));
 }
 
 using Statistics = std::tuple<Tensor, Tensor, Tensor, Tensor>;
@@ -105,7 +110,7 @@ Statistics statistics(
     results.mass = mass.data_ptr<T>();
     results.moment = moment.data_ptr<T>();
     results.count = count.data_ptr<int64_t>();
-    if (suits_decoding(problem))
+    if (suits_decoding<T>(problem))
       decode<T>(problem, nullptr, results);
     else
       gather_panels<T>(problem, panels_for<T>(problem), results);
@@ -149,7 +154,7 @@ Forward forward(
     results.logmass = logmass.data_ptr<T>();
     results.count = count.data_ptr<int64_t>();
     const T* given_beta = problem.policy == Policy::given ? given.const_data_ptr<T>() : nullptr;
-    if (suits_decoding(problem))
+    if (suits_decoding<T>(problem))
       decode<T>(problem, given_beta, results);
     else
       attend_panels<T>(problem, given_beta, panels_for<T>(problem), results);

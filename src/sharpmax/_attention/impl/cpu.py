@@ -99,9 +99,4 @@ def _settings(problem: Problem) -> tuple[float, float, int, int, int, bool]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _unavailable() -> str | None:
-    """Why the kernels cannot be had on this machine; None if they can."""
-    try:
-        _build.load()
-    except (_build.CompilerMissing, _build.CompilationFailed) as error:
-        return str(error)
-    return None
+    return _build.failure()

@@ -256,8 +256,9 @@ inline int weigh_chunk(
   return number;
 }
 
-inline bool suits_decoding(const Problem& problem) {
-  return problem.group() * problem.queries <= kDecodeRows && problem.policy != Policy::entropy_target;
+template <class T> inline bool suits_decoding(const Problem& problem) {
+  const int64_t rows = std::min<int64_t>(kDecodeRows, Panel<T>::capacity);
+  return problem.group() * problem.queries <= rows && problem.policy != Policy::entropy_target;
 }
 
 // Statistics and, if `results.output` is given, attention.
