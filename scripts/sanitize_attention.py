@@ -39,7 +39,19 @@ def compile_with_sanitizer(folder: Path) -> None:
     flags = _build._flags(torch.backends.cpu.get_cpu_capability())
     source = Path(_build.__file__).with_name("cpu.cpp")
     extra = ["-O1", "-g1", "-fsanitize=address", "-fno-omit-frame-pointer"]
-    subprocess.run([*compiler, *flags, *extra, *include, str(source), "-o", str(folder / f"{NAME}.so"), *libraries], check=True)
+    subprocess.run(
+        [
+            *compiler,
+            *flags,
+            *extra,
+            *include,
+            str(source),
+            "-o",
+            str(folder / f"{NAME}.so"),
+            *libraries,
+        ],
+        check=True,
+    )
 
 
 def load(folder: Path) -> ModuleType:
@@ -73,18 +85,27 @@ def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Te
     if kind == 2:
         return torch.randn(batch, 1, keys, length).to(dtype).transpose(2, 3).expand(shape)
     if kind == 3:
-        return torch.zeros(shape, dtype=dtype).masked_fill(torch.rand(shape).lt(0.4), torch.finfo(dtype).min)
+        return torch.zeros(shape, dtype=dtype).masked_fill(
+            torch.rand(shape).lt(0.4), torch.finfo(dtype).min
+        )
     return None
 
 
 def run_case(module: ModuleType) -> None:
     dtype = random.choice(DTYPES)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    batch, key_heads, group = random.choice((0, 1, 1, 2)), random.choice((1, 2, 3)), random.choice((1, 1, 2, 4))
+    batch, key_heads, group = (
+        random.choice((0, 1, 1, 2)),
+        random.choice((1, 2, 3)),
+        random.choice((1, 1, 2, 4)),
+    )
     heads = key_heads * group
     length = random.choice((0, 1, 1, 2, 3, 8, 9, 23, 24, 25, 49, 97, 100))
     keys = random.choice((0, 1, 2, 3, 5, 63, 64, 65, 127, 129, 511, 513, 1030))
-    width, value_width = random.choice((1, 3, 7, 8, 9, 17, 64)), random.choice((1, 3, 4, 5, 8, 13, 25, 64))
+    width, value_width = (
+        random.choice((1, 3, 7, 8, 9, 17, 64)),
+        random.choice((1, 3, 4, 5, 8, 13, 25, 64)),
+    )
     query = tensor(batch, heads, length, width, dtype=dtype)
     key = tensor(batch, key_heads, keys, width, dtype=dtype)
     value = tensor(batch, key_heads, keys, value_width, dtype=dtype)
@@ -109,12 +130,31 @@ def run_case(module: ModuleType) -> None:
         query, key, value, mask, sink, beta, policy, parameters, *place
     )
     upstream = tensor(batch, heads, length, value_width, dtype=dtype)
-    rows = [torch.randn(batch, heads, length, dtype=wide) for _ in range(4)] if random.random() < 0.5 else [None] * 4
+    rows = (
+        [torch.randn(batch, heads, length, dtype=wide) for _ in range(4)]
+        if random.random() < 0.5
+        else [None] * 4
+    )
     wanted = mask is not None and mask.is_floating_point()
     module.backward(
-        upstream, query, key, value, mask, sink, output, beta, logmass, maximum, mass, *rows, *place, wanted
+        upstream,
+        query,
+        key,
+        value,
+        mask,
+        sink,
+        output,
+        beta,
+        logmass,
+        maximum,
+        mass,
+        *rows,
+        *place,
+        wanted,
     )
-    module.row_gradient(upstream, query, key, value, mask, sink, output, beta, logmass, maximum, *place)
+    module.row_gradient(
+        upstream, query, key, value, mask, sink, output, beta, logmass, maximum, *place
+    )
 
 
 def main() -> None:

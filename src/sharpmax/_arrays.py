@@ -129,7 +129,9 @@ class _NumPyLike(Namespace):
         return values
 
     def traced(self, values: Array) -> bool:
-        return False
+        # torch.compile traces NumPy arrays as well.
+        torch = sys.modules.get("torch")
+        return torch is not None and torch.compiler.is_compiling()
 
     def max(self, values: Array, axis: int) -> Array:
         return self._module.max(values, axis=axis, keepdims=True, initial=-np.inf)

@@ -153,6 +153,17 @@ def test_under_compilation(policy: Policy) -> None:
     np.testing.assert_allclose(batched(torch.tensor(values)), expected, atol=1e-5)
 
 
+def test_made_inside_a_compiled_function() -> None:
+    def function(e: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+        plain = sharpmax.softmax(e, Exponential(0.5))
+        return plain + sharpmax.softmax(e, Exponential(reference))
+
+    values, reference = torch.randn(3, 9), torch.tensor(0.4)
+    torch.compiler.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(values, reference), function(values, reference))
+
+
 @pytest.mark.parametrize("policy", [*ALL, *PER_HEAD], ids=repr)
 def test_json_round_trip(policy: Policy) -> None:
     again = Policy.from_json(policy.to_json())

@@ -11,7 +11,7 @@ from sharpmax import MissingExtra
 from sharpmax.report.attention import (
     attention_tables,
     comparison_table,
-    details_table,
+    details_tables,
     headline_table,
     targets_table,
 )
@@ -92,11 +92,13 @@ def test_targets_and_verdicts(result: dict[str, Any]) -> None:
     }
 
 
-def test_details_have_a_column_a_length(result: dict[str, Any]) -> None:
-    table = details_table(result)
-    assert list(table.header)[-4:] == ["1,000", "4k", "16k", "128k"]
-    assert list(table.rows[0]) == ["prefill", "Paper", "full", "64", "1", "", "0.50", "1.50", ""]
-    assert table.rows[-1][0] == "curve", "in the order of the table, not of the run"
+def test_details_have_a_table_a_work_and_a_column_a_length(result: dict[str, Any]) -> None:
+    prefill, sharp, curve = details_tables(result)
+    assert list(prefill.header)[-2:] == ["4k", "16k"]
+    assert list(prefill.rows[0]) == ["Paper", "full", "64", "1", "0.50", "1.50"]
+    assert list(prefill.rows[1]) == ["Paper", "full", "64", "2", "0.80", ""]
+    assert list(sharp.header)[-1] == "1,000"
+    assert curve.title.startswith("256 queries"), "in the order of the table, not of the run"
 
 
 def test_comparison_and_headlines(result: dict[str, Any]) -> None:
@@ -109,9 +111,9 @@ def test_comparison_and_headlines(result: dict[str, Any]) -> None:
 
 
 def test_every_row_has_all_columns(result: dict[str, Any]) -> None:
-    for table in (targets_table, comparison_table, details_table, headline_table):
-        made = table(result)
-        assert {len(row) for row in made.rows} == {len(made.header)}
+    tables = [table(result) for table in (targets_table, comparison_table, headline_table)]
+    for table in [*tables, *details_tables(result)]:
+        assert {len(row) for row in table.rows} == {len(table.header)}
 
 
 def test_the_documents_agree_with_the_results() -> None:

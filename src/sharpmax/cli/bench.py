@@ -117,9 +117,9 @@ def _run_with_progress(console: Console, works: Any, settings: Any) -> dict[str,
 
 
 def _print_tables(console: Console, result: dict[str, Any]) -> None:
-    from sharpmax.report.attention import comparison_table, details_table, targets_table
+    from sharpmax.report.attention import comparison_table, details_tables, targets_table
 
-    for table in (details_table(result), comparison_table(result), targets_table(result)):
+    for table in (*details_tables(result), comparison_table(result), targets_table(result)):
         if table.rows:
             console.print(table.to_rich())
 

@@ -189,8 +189,7 @@ class Bounds(NamedTuple):
         if self.at_least is not None:
             expected += f" of at least {self.at_least:g}"
             wrong = wrong | (value < self.at_least)
-        xp = namespace(wrong)
-        if xp.any(xp.asarray(wrong)):
+        if wrong if isinstance(wrong, bool) else namespace(wrong).any(wrong):
             raise ValueError(f"{name}: expected {expected}, got {value}")
 
 

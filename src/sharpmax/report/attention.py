@@ -10,7 +10,7 @@ from sharpmax.report.tables import Table
 __all__ = [
     "attention_tables",
     "comparison_table",
-    "details_table",
+    "details_tables",
     "headline_table",
     "targets_table",
 ]
@@ -42,7 +42,9 @@ def attention_tables(result: Record) -> dict[str, str]:
         "attention-headlines": headline_table(result).to_markdown(),
         "attention-targets": targets_table(result).to_markdown(),
         "attention-comparison": comparison_table(result).to_markdown(),
-        "attention-details": details_table(result).to_markdown(),
+        "attention-details": "\n\n".join(
+            f"**{table.title}**\n\n{table.to_markdown()}" for table in details_tables(result)
+        ),
     }
 
 
@@ -149,36 +151,35 @@ def comparison_table(result: Record) -> Table:
     )
 
 
-def details_table(result: Record) -> Table:
-    """Every ratio: a row a kind of work, policy, width, mask and number of threads.
+def details_tables(result: Record) -> list[Table]:
+    """Every ratio: a table a kind of work, with a column a length.
 
     Args:
         result: What the benchmark wrote.
 
     Returns:
-        The table, with a column a length.
+        The tables.
     """
-    lengths = sorted({record["length"] for record in _own(result)})
-    rows = []
-    fields = ("work", "policy", "width", "causal", "threads")
-    for (work, policy, width, causal, threads), records in _grouped(_own(result), *fields):
-        ratios = {record["length"]: record["ratio"] for record in records}
-        rows.append(
-            [
-                work,
-                policy or "",
-                _mask(causal),
-                str(width),
-                str(threads),
-                *(f"{ratios[length]:.2f}" if length in ratios else "" for length in lengths),
-            ]
-        )
-    return Table(
-        ["work", "policy", "mask", "width", "threads", *map(_length, lengths)],
-        rows,
-        title="Ratio to scaled_dot_product_attention, by number of keys",
-        words=3,
-    )
+    tables = []
+    for (work,), of_work in _grouped(_own(result), "work"):
+        lengths = sorted({record["length"] for record in of_work})
+        rows = []
+        fields = ("policy", "causal", "width", "threads")
+        for (policy, causal, width, threads), records in _grouped(of_work, *fields):
+            ratios = {record["length"]: record["ratio"] for record in records}
+            rows.append(
+                [
+                    policy or "",
+                    _mask(causal),
+                    str(width),
+                    str(threads),
+                    *(f"{ratios[length]:.2f}" if length in ratios else "" for length in lengths),
+                ]
+            )
+        header = ["policy", "mask", "width", "threads", *map(_length, lengths)]
+        title = f"{_TITLES[work]} (--work {work}): ratio by number of keys"
+        tables.append(Table(header, rows, title=title, words=2))
+    return tables
 
 
 def headline_table(result: Record) -> Table:

@@ -81,11 +81,12 @@ MaybeTensor plain(const MaybeTensor& sink) {
 at::ScalarType statistics_type(const Tensor& query) { return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
 // How many panels go over the keys together. While the logits of one fit the second-level cache, one; beyond that, several share
-// what keys and values cost to fetch, as long as all threads have enough to do. The rows of a task are limited, and with
+// what keys and values cost to fetch or copy, as long as all threads have enough to do. The rows of a task are limited, and with
 // them the memory of a thread: 6 MiB at 16384 keys in single precision.
 template <class T> int panels_for(const Problem& problem) {
   constexpr int64_t cache = 800 << 10, rows = 96;
-  if (problem.keys * Panel<T>::capacity * static_cast<int64_t>(sizeof(T)) <= cache) return 1;
+  const bool copied = problem.key.scalar != native_scalar<T>() || rows_collide(problem.key); // worth sharing at any length
+  if (!copied && problem.keys * Panel<T>::capacity * static_cast<int64_t>(sizeof(T)) <= cache) return 1;
   const int64_t fitting = std::clamp<int64_t>(rows / Panel<T>::capacity, 1, kMaximumPanels);
   const int64_t panels = Division<T>(problem, 1).tasks;
   return static_cast<int>(std::clamp<int64_t>(panels / (4 * at::get_num_threads()), 1, fitting));

@@ -245,11 +245,12 @@ template <class T> struct Backward {
     for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
       const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
       int64_t key_stride, value_stride;
-      const T* keys =
-          rows_of(problem.key, batch, key_head, start, stop - start, problem.width, workspace.keys.get(), key_stride);
+      const T* keys = rows_of(
+          problem.key, batch, key_head, start, stop - start, problem.width, workspace.keys.get(), key_stride,
+          rows_collide(problem.key));
       const T* values = rows_of(
-          problem.value, batch, key_head, start, stop - start, problem.value_width, workspace.values.get(),
-          value_stride);
+          problem.value, batch, key_head, start, stop - start, problem.value_width, workspace.values.get(), value_stride,
+          rows_collide(problem.value));
       for (int p = 0; p < number; ++p) {
         BackwardPanel<T>& state = workspace.panels[p];
         const int64_t from = std::max(start, state.panel.first), to = std::min(stop, state.panel.last);

@@ -89,12 +89,13 @@ template <class T> inline void prepare_weights(Panel<T>& panel) {
 }
 
 // In a row whose maximum is +inf, the entries that are +inf share the weight: as logits, 0 against -inf.
-template <class T> __attribute__((noinline)) void level_infinite(Panel<T>& panel, int64_t first_block, int64_t last_block) {
+template <class T> __attribute__((noinline)) void level_infinite(Panel<T>& panel) {
   const int stride = panel.stride();
   for (int r = 0; r < panel.rows; ++r) {
     if (panel.maximum[r] != kInfinity<T>) continue;
-    for (int64_t block = first_block; block < last_block; ++block) {
-      T& peak = panel.block_maximum[block * stride + r];
+    const int64_t blocks = (panel.last + kBlock - 1) / kBlock;
+    for (int64_t group = panel.first / kBlock * kGroups; group < blocks * kGroups; ++group) {
+      T& peak = panel.peaks[group * stride + r];
       peak = peak == kInfinity<T> ? T(0) : -kInfinity<T>;
     }
     for (int64_t key = 0; key < panel.last - panel.first; ++key) {
@@ -107,8 +108,8 @@ template <class T> __attribute__((noinline)) void level_infinite(Panel<T>& panel
 // The weights of a block, packed: keys whose weights are negligible in all rows are left out. Gives the number kept.
 template <class T, int vectors>
 inline int weigh_block(
-    Panel<T>& panel, const T* tile, int count, T threshold, const T* values, int64_t value_stride, T* weights,
-    const T** kept) {
+    Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, const T* values, int64_t value_stride,
+    T* weights, const T** kept) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
   V anchor[vectors], factor[vectors], total[vectors];
@@ -119,22 +120,25 @@ inline int weigh_block(
   }
   const V limit = V::splat(threshold);
   int number = 0;
-  for (int n = 0; n < count; ++n) {
-    V exponent[vectors];
-    Bits<T> matters{};
+  for (int first = 0; first < count; first += kGroup, peaks += rows) {
+    if (!group_matters<T, vectors>(panel, peaks, threshold)) continue;
+    for (int n = first; n < std::min(first + kGroup, count); ++n) {
+      V exponent[vectors];
+      Bits<T> matters{};
 #pragma GCC unroll 3
-    for (int v = 0; v < vectors; ++v) {
-      exponent[v] = factor[v] * (V::load(tile + n * rows + v * V::width) - anchor[v]);
-      matters |= greater(exponent[v], limit);
-    }
+      for (int v = 0; v < vectors; ++v) {
+        exponent[v] = factor[v] * (V::load(tile + n * rows + v * V::width) - anchor[v]);
+        matters |= greater(exponent[v], limit);
+      }
 #pragma GCC unroll 3
-    for (int v = 0; v < vectors; ++v) {
-      const V weight = exp_nonpositive(exponent[v]);
-      total[v] += weight;
-      weight.store(weights + number * rows + v * V::width);
+      for (int v = 0; v < vectors; ++v) {
+        const V weight = exp_nonpositive(exponent[v]);
+        total[v] += weight;
+        weight.store(weights + number * rows + v * V::width);
+      }
+      kept[number] = values + n * value_stride;
+      number += any<T>(matters);
     }
-    kept[number] = values + n * value_stride;
-    number += any<T>(matters);
   }
   for (int v = 0; v < vectors; ++v) {
     T* place = panel.total + v * V::width;
@@ -187,8 +191,9 @@ template <class T> struct Division {
   int64_t segments_per_key_head, heads_per_segment, rows_per_segment, rows_per_task, tasks_per_segment, tasks;
 
   explicit Division(const Problem& problem, int64_t panels_per_task) {
-    // Rows of short heads share a panel, since they share their keys.
-    const bool merged = problem.queries < Panel<T>::capacity;
+    // Rows of short heads share panels, since they share their keys: fewer lanes stay empty. A panel that spans two long heads
+    // would cost more than it saves, since under a causal mask it sees what the longest of its rows does.
+    const bool merged = problem.queries < 8 * Panel<T>::capacity;
     segments_per_key_head = merged ? 1 : problem.group();
     heads_per_segment = merged ? problem.group() : 1;
     rows_per_segment = heads_per_segment * problem.queries;
@@ -227,7 +232,9 @@ inline void first_pass(
   for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
     const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
     int64_t key_stride;
-    const T* keys = rows_of(problem.key, batch, key_head, start, stop - start, problem.width, key_scratch, key_stride);
+    const T* keys = rows_of(
+        problem.key, batch, key_head, start, stop - start, problem.width, key_scratch, key_stride,
+        rows_collide(problem.key));
     for (int p = 0; p < number; ++p) {
       Panel<T>& panel = panels[p];
       const int64_t from = std::max(start, panel.first), to = std::min(stop, panel.last);
@@ -235,13 +242,13 @@ inline void first_pass(
       with_vectors(panel.vectors, [&](auto constant) {
         constexpr int vectors = decltype(constant)::value;
         T* tile = keep ? panel.logits + (from - panel.first) * panel.stride() : panel.logits;
-        T* peak = keep ? panel.block_maximum + start / kBlock * panel.stride() : nullptr;
+        T* peaks = keep ? panel.peaks + start / kBlock * kGroups * panel.stride() : nullptr;
         const int count = static_cast<int>(to - from);
         if (score_block<T, vectors>(
                 problem, panel, batch, keys + (from - start) * key_stride, key_stride, from, count, mask, tile))
-          gather_statistics<T, vectors>(panel, tile, count, peak);
+          gather_statistics<T, vectors>(panel, tile, count, peaks);
         else if (keep)
-          std::fill(peak, peak + panel.stride(), -kInfinity<T>);
+          std::fill(peaks, peaks + kGroups * panel.stride(), -kInfinity<T>);
       });
     }
   }
@@ -267,12 +274,18 @@ inline void second_pass(
       if (from >= to) continue;
       with_vectors(panel.vectors, [&](auto constant) {
         constexpr int vectors = decltype(constant)::value;
-        if (!block_matters<T, vectors>(panel, panel.block_maximum + start / kBlock * panel.stride(), threshold)) return;
+        const T* peaks = panel.peaks + start / kBlock * kGroups * panel.stride();
+        const int length = static_cast<int>(to - from);
+        bool matters = false;
+        for (int group = 0; group * kGroup < length && !matters; ++group)
+          matters = group_matters<T, vectors>(panel, peaks + group * panel.stride(), threshold);
+        if (!matters) return;
         if (!values)
           values = rows_of(
-              problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, value_stride);
+              problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, value_stride,
+              rows_collide(problem.value));
         const int count = weigh_block<T, vectors>(
-            panel, panel.logits + (from - panel.first) * panel.stride(), static_cast<int>(to - from), threshold,
+            panel, panel.logits + (from - panel.first) * panel.stride(), peaks, length, threshold,
             values + (from - start) * value_stride, value_stride, weights, kept);
         accumulate_values<T, vectors>(kept, weights, count, problem.value_width, panel.output);
       });
@@ -293,7 +306,7 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
     Buffer<T> queries(panels_per_task * problem.width * capacity);
     Buffer<T> outputs(panels_per_task * problem.value_width * capacity);
     Buffer<T> logits(panels_per_task * problem.keys * capacity);
-    Buffer<T> peaks(panels_per_task * blocks * capacity);
+    Buffer<T> peaks(panels_per_task * blocks * kGroups * capacity);
     Buffer<T> weights(kBlock * capacity);
     Buffer<T> scratch(kBlock * longest);
     Buffer<const T*> kept(kBlock + 1);
@@ -309,7 +322,7 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
         panel.query = queries.get() + number * problem.width * capacity;
         panel.output = outputs.get() + number * problem.value_width * capacity;
         panel.logits = logits.get() + number * problem.keys * capacity;
-        panel.block_maximum = peaks.get() + number * blocks * capacity;
+        panel.peaks = peaks.get() + number * blocks * kGroups * capacity;
         pack_rows(problem.query, panel, batch, problem.width, query_factor, scratch.get(), panel.query);
         std::fill(panel.output, panel.output + problem.value_width * panel.stride(), T(0));
       }
@@ -319,7 +332,7 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
         settle_statistics(problem, panel);
         write_statistics(problem, panel, batch, results);
         choose_beta(problem, panel, batch, given_beta);
-        if (panel.any_infinite) level_infinite(panel, panel.first / kBlock, (panel.last + kBlock - 1) / kBlock);
+        if (panel.any_infinite) level_infinite(panel);
         prepare_weights(panel);
         if (problem.policy == Policy::entropy_target)
           with_vectors(panel.vectors, [&](auto constant) {

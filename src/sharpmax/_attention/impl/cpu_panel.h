@@ -8,6 +8,8 @@ namespace sharpmax {
 
 constexpr int kPanelVectors = 3;
 constexpr int kBlock = 64; // keys that are handled at a time, so that their logits stay in the first-level cache
+constexpr int kGroup = 16; // keys whose joint maximum is kept, so that they can be passed over together
+constexpr int kGroups = kBlock / kGroup;
 
 // Below every logit that counts, yet finite: differences with it stay defined.
 template <class T> constexpr T kFloor = std::numeric_limits<T>::lowest() / 2;
@@ -39,7 +41,7 @@ template <class T> struct Panel {
 
   T* query;         // [width][row], scaled unless there is a softcap
   T* logits;        // [last - first][row], or one block where only statistics are wanted
-  T* block_maximum; // [block][row]
+  T* peaks;         // [block][group][row]: the maxima of groups of keys
   T* output;        // [value width][row]
 
   int stride() const { return vectors * lanes; }
@@ -112,6 +114,37 @@ template <class T> struct MaskTile {
   alignas(64) T turned[kBlock][Panel<T>::capacity];
 };
 
+// to[n][r] = from[r][n], for whole vectors of rows.
+template <class T> inline void turn(const T (*from)[kBlock], int rows, int count, T (*to)[Panel<T>::capacity]) {
+  for (int r = 0; r < rows; ++r)
+    for (int n = 0; n < count; ++n) to[n][r] = from[r][n];
+}
+
+#if defined(__AVX2__)
+// Squares of eight. `rows` is a multiple of eight, and so is the room for keys.
+template <> inline void turn<float>(const float (*from)[kBlock], int rows, int count, float (*to)[Panel<float>::capacity]) {
+  for (int r = 0; r < rows; r += 8)
+    for (int n = 0; n < count; n += 8) {
+      __m256 a[8], b[8];
+      for (int k = 0; k < 8; ++k) a[k] = _mm256_loadu_ps(from[r + k] + n);
+      for (int k = 0; k < 8; k += 2) {
+        b[k] = _mm256_unpacklo_ps(a[k], a[k + 1]);
+        b[k + 1] = _mm256_unpackhi_ps(a[k], a[k + 1]);
+      }
+      for (int k = 0; k < 8; k += 4) {
+        a[k] = _mm256_shuffle_ps(b[k], b[k + 2], 0x44);
+        a[k + 1] = _mm256_shuffle_ps(b[k], b[k + 2], 0xEE);
+        a[k + 2] = _mm256_shuffle_ps(b[k + 1], b[k + 3], 0x44);
+        a[k + 3] = _mm256_shuffle_ps(b[k + 1], b[k + 3], 0xEE);
+      }
+      for (int k = 0; k < 4; ++k) {
+        _mm256_storeu_ps(to[n + k] + r, _mm256_permute2f128_ps(a[k], a[k + 4], 0x20));
+        _mm256_storeu_ps(to[n + k + 4] + r, _mm256_permute2f128_ps(a[k], a[k + 4], 0x31));
+      }
+    }
+}
+#endif
+
 // Reads the mask for keys [first, first + count) and all rows of the panel. Afterwards `tile.turned` holds [key][row] if the
 // answer is `mixed`.
 template <class T>
@@ -132,10 +165,8 @@ inline Sight read_panel_mask(
     for (int n = 0; n < count; ++n)
       for (int r = 0; r < stride; ++r) tile.turned[n][r] = tile.bias[0][n];
   } else {
-    for (int r = 0; r < stride; ++r) {
-      const T* from = tile.bias[r < panel.rows ? r : 0];
-      for (int n = 0; n < count; ++n) tile.turned[n][r] = from[n];
-    }
+    for (int r = panel.rows; r < stride; ++r) std::copy(tile.bias[0], tile.bias[0] + count, tile.bias[r]);
+    turn<T>(tile.bias, stride, count, tile.turned);
   }
   return Sight::mixed;
 }
@@ -227,18 +258,26 @@ template <class T> __attribute__((noinline)) void note_infinite(Panel<T>& panel,
   }
 }
 
-// Maximum, mass and moment of a block, merged into those of the rows.
+// Maximum, mass and moment of a block, merged into those of the rows. `peaks` takes the maxima of its groups, unless it is null.
 template <class T, int vectors>
-inline void gather_statistics(Panel<T>& panel, const T* tile, int count, T* block_maximum) {
+inline void gather_statistics(Panel<T>& panel, const T* tile, int count, T* peaks) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
   V peak[vectors], before[vectors];
   for (int v = 0; v < vectors; ++v) peak[v] = V::splat(-kInfinity<T>);
-  for (int n = 0; n < count; ++n)
-    for (int v = 0; v < vectors; ++v) peak[v] = larger(V::load(tile + n * rows + v * V::width), peak[v]);
+  for (int first = 0; first < count; first += kGroup) {
+    V highest[vectors];
+    for (int v = 0; v < vectors; ++v) highest[v] = V::splat(-kInfinity<T>);
+    for (int n = first; n < std::min(first + kGroup, count); ++n)
+#pragma GCC unroll 3
+      for (int v = 0; v < vectors; ++v) highest[v] = larger(V::load(tile + n * rows + v * V::width), highest[v]);
+    for (int v = 0; v < vectors; ++v) {
+      if (peaks) highest[v].store(peaks + first / kGroup * rows + v * V::width);
+      peak[v] = larger(highest[v], peak[v]);
+    }
+  }
   Bits<T> rises{}, overflows{};
   for (int v = 0; v < vectors; ++v) {
-    if (block_maximum) peak[v].store(block_maximum + v * V::width);
     before[v] = V::load(panel.maximum + v * V::width);
     peak[v] = larger(peak[v], before[v]);
     rises |= greater(peak[v], before[v]);
@@ -310,15 +349,15 @@ template <class T> inline void settle_statistics(const Problem& problem, Panel<T
   }
 }
 
-// Whether any row gives a weight that is not negligible to a key of the block.
+// Whether any row gives a weight that is not negligible to a key of the group.
 template <class T, int vectors>
-SHARPMAX_INLINE bool block_matters(const Panel<T>& panel, const T* block_maximum, T threshold) {
+SHARPMAX_INLINE bool group_matters(const Panel<T>& panel, const T* peaks, T threshold) {
   using V = Vector<T>;
   Bits<T> matters{};
   for (int v = 0; v < vectors; ++v) {
     const int at = v * V::width;
     const V exponent =
-        V::load(panel.factor + at) * (V::load(block_maximum + at) - V::load(panel.anchor + at));
+        V::load(panel.factor + at) * (V::load(peaks + at) - V::load(panel.anchor + at));
     matters |= greater(exponent, V::splat(threshold));
   }
   return any<T>(matters);

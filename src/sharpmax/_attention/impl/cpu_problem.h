@@ -160,13 +160,19 @@ inline const char* address(const Strided& tensor, int64_t batch, int64_t head, i
   return static_cast<const char*>(tensor.data) + element * bytes_of(tensor.scalar);
 }
 
+// Whether the rows lie at distances that make them compete for the same few places of the first-level cache.
+inline bool rows_collide(const Strided& tensor) {
+  const int64_t bytes = tensor.row * bytes_of(tensor.scalar);
+  return bytes >= 1024 && bytes % 1024 == 0;
+}
+
 // Rows [first, first + count) of a tensor as numbers of type T: in place where they are of that type already, else converted
-// into `scratch` ([count][columns]).
+// into `scratch` ([count][columns]). `gather` copies them in any case.
 template <class T>
 inline const T* rows_of(
     const Strided& tensor, int64_t batch, int64_t head, int64_t first, int64_t count, int64_t columns, T* scratch,
-    int64_t& stride) {
-  if (tensor.scalar == native_scalar<T>()) {
+    int64_t& stride, bool gather = false) {
+  if (tensor.scalar == native_scalar<T>() && !gather) {
     stride = tensor.row;
     return reinterpret_cast<const T*>(address(tensor, batch, head, first));
   }
@@ -211,12 +217,17 @@ inline Sight mask_row(
   const char* from = address(mask, batch, head, row) + first * mask.column * bytes_of(mask.scalar);
   switch (mask.scalar) {
     case Scalar::boolean: {
-      const bool* source = reinterpret_cast<const bool*>(from);
+      const uint8_t* source = reinterpret_cast<const uint8_t*>(from);
       int seen = 0;
-      for (int n = 0; n < count; ++n) {
-        const bool visible = source[n * mask.column];
-        bias[n] = visible ? T(0) : hidden;
-        seen += visible;
+      if (mask.column == 1) {
+        for (int n = 0; n < count; ++n) bias[n] = source[n] ? T(0) : hidden;
+        for (int n = 0; n < count; ++n) seen += source[n] != 0;
+      } else {
+        for (int n = 0; n < count; ++n) {
+          const bool visible = source[n * mask.column];
+          bias[n] = visible ? T(0) : hidden;
+          seen += visible;
+        }
       }
       return seen == 0 ? Sight::closed : seen == count ? Sight::open : Sight::mixed;
     }

@@ -15,40 +15,42 @@ template <class T, int vectors> inline void gather_moments(const Panel<T>& panel
   constexpr int rows = vectors * V::width;
   std::memset(moments.sums, 0, sizeof(moments.sums));
   for (int64_t start = panel.first / kBlock * kBlock; start < panel.last; start += kBlock) {
-    if (!block_matters<T, vectors>(panel, panel.block_maximum + start / kBlock * rows, threshold)) continue;
     const int64_t from = std::max(start, panel.first), to = std::min(start + kBlock, panel.last);
-    const T* tile = panel.logits + (from - panel.first) * rows;
-    const int count = static_cast<int>(to - from);
-    for (int v = 0; v < vectors; ++v) {
-      const int at = v * V::width;
-      const V anchor = V::load(panel.anchor + at), factor = V::load(panel.factor + at);
-      V zeroth = V::zero(), first = V::zero(), second = V::zero(), third = V::zero();
-      for (int n = 0; n < count; ++n) {
-        // What a hidden key is far away does not matter, only that its weight times a power of it is zero.
-        const V distance = larger(V::splat(T(-1e9)), V::load(tile + n * rows + at) - anchor);
-        const V weight = exp_nonpositive(factor * distance);
-        const V once = weight * distance, twice = once * distance;
-        zeroth += weight;
-        first += once;
-        second += twice;
-        third += twice * distance;
+    const T* peaks = panel.peaks + start / kBlock * kGroups * rows;
+    for (int64_t key = from; key < to; key += kGroup, peaks += rows) {
+      if (!group_matters<T, vectors>(panel, peaks, threshold)) continue;
+      const T* tile = panel.logits + (key - panel.first) * rows;
+      const int count = static_cast<int>(std::min<int64_t>(kGroup, to - key));
+      for (int v = 0; v < vectors; ++v) {
+        const int at = v * V::width;
+        const V anchor = V::load(panel.anchor + at), factor = V::load(panel.factor + at);
+        V zeroth = V::zero(), first = V::zero(), second = V::zero(), third = V::zero();
+        for (int n = 0; n < count; ++n) {
+          // How far away a hidden key is does not matter, only that its weight times a power of it is zero.
+          const V distance = larger(V::splat(T(-1e9)), V::load(tile + n * rows + at) - anchor);
+          const V weight = exp_nonpositive(factor * distance);
+          const V once = weight * distance, twice = once * distance;
+          zeroth += weight;
+          first += once;
+          second += twice;
+          third += twice * distance;
+        }
+        (V::load(moments.sums[0] + at) + zeroth).store(moments.sums[0] + at);
+        (V::load(moments.sums[1] + at) + first).store(moments.sums[1] + at);
+        (V::load(moments.sums[2] + at) + second).store(moments.sums[2] + at);
+        (V::load(moments.sums[3] + at) + third).store(moments.sums[3] + at);
       }
-      (V::load(moments.sums[0] + at) + zeroth).store(moments.sums[0] + at);
-      (V::load(moments.sums[1] + at) + first).store(moments.sums[1] + at);
-      (V::load(moments.sums[2] + at) + second).store(moments.sums[2] + at);
-      (V::load(moments.sums[3] + at) + third).store(moments.sums[3] + at);
     }
   }
 }
 
 // Solves for t = log beta by Halley's method inside a bracket. With V the variance and K the third central moment of the logits:
-// dH/dt = -beta^2 V, d2H/dt2 = -2 beta^2 V - beta^3 K. The first guess, H - target, is what a row needs whose competitors
-// crowd evenly below its maximum.
+// dH/dt = -beta^2 V, d2H/dt2 = -2 beta^2 V - beta^3 K. There are two first guesses, of which the lower is taken. H - target is what
+// a row needs whose competitors crowd evenly below its maximum. And n logits with a normal distribution have
+// H = log n - beta^2 V / 2, hence beta^2 = (log n - target) / (log n - H); in fact somewhat more, since the tail is finite.
 template <class T, int vectors> inline void meet_entropy_target(const Problem& problem, Panel<T>& panel, T threshold) {
   // Of the entropy. In double precision somebody may differentiate numerically.
   constexpr double tolerance = sizeof(T) == 8 ? 1e-12 : 2e-5;
-  // A step as small as this ends the search without another look: its error is of the third order.
-  const double last_step = sizeof(T) == 8 ? 1e-4 : 0.02;
   double guess[Panel<T>::capacity], low[Panel<T>::capacity], high[Panel<T>::capacity];
   bool searching[Panel<T>::capacity], limit_tried[Panel<T>::capacity];
   int remaining = 0;
@@ -60,7 +62,12 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
     high[r] = std::log(std::clamp(parameters[1], 1., 1e30));
     // Searching also excludes rows without keys and, since the comparison is false, with NaN.
     searching[r] = excess > 0 && panel.maximum[r] > -kInfinity<T> && high[r] > 0;
-    guess[r] = searching[r] ? std::min(excess, high[r]) : 0;
+    guess[r] = 0;
+    if (searching[r]) {
+      const double whole = std::log(static_cast<double>(panel.count[r])) - parameters[0];
+      const double normal = whole > excess ? 0.6 * std::log(whole / (whole - excess)) : excess;
+      guess[r] = std::min({excess, normal, high[r]});
+    }
     remaining += searching[r];
   }
   Moments<T> moments;
@@ -106,7 +113,10 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
         // Beyond the limit: try the limit itself, once. Else halve what is left.
         next = next >= high[r] && !limit_tried[r] ? high[r] : 0.5 * (low[r] + high[r]);
       } else {
-        settled = std::abs(step) < last_step;
+        // Halley's error is of the third order, and the third derivative of the size of the others or a few times that. If the
+        // error is negligible, the step is the last and needs no other look.
+        const double error = 4 * (std::abs(slope) + std::abs(bend)) * std::abs(step * step * step);
+        settled = error < 2 * tolerance;
       }
       guess[r] = next;
       if (settled) {
