@@ -1,4 +1,4 @@
-"""Compiles the CPU kernels with AddressSanitizer, or runs them so compiled; see sanitize_attention.sh."""
+"""Compiles the CPU kernels with AddressSanitizer, or runs them; see sanitize_attention.sh."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ PARAMETERS = (
 
 
 def compile_with_sanitizer(folder: Path) -> None:
+    """Compile the kernels with the sanitizer into `folder`."""
     compiler = _build._compiler()
     if compiler is None:
         raise SystemExit("no C++ compiler")
@@ -55,15 +56,17 @@ def compile_with_sanitizer(folder: Path) -> None:
 
 
 def load(folder: Path) -> ModuleType:
+    """Load what was compiled into `folder`."""
     specification = importlib.util.spec_from_file_location(NAME, folder / f"{NAME}.so")
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
 
 
 def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random numbers, some of them in a memory of exactly their size, some transposed, some inside a larger tensor."""
+    """Random numbers in memory of exactly their size, transposed, or inside a larger tensor."""
     batch, heads, length, width = shape
     kind = random.randrange(4)
     if kind == 1:
@@ -76,6 +79,7 @@ def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Tensor | None:
+    """A mask of some kind and layout, or none."""
     batch, heads, length, keys = shape
     kind = random.randrange(6)
     if kind == 0:
@@ -92,6 +96,7 @@ def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Te
 
 
 def run_case(module: ModuleType) -> None:
+    """Every function of the module on one random problem."""
     dtype = random.choice(DTYPES)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     batch, key_heads, group = (
@@ -158,6 +163,7 @@ def run_case(module: ModuleType) -> None:
 
 
 def main() -> None:
+    """Do what the first argument says, in the folder that the second one names."""
     action, folder = sys.argv[1], Path(sys.argv[2])
     if action == "compile":
         compile_with_sanitizer(folder)
@@ -168,7 +174,7 @@ def main() -> None:
         random.seed(number)
         torch.manual_seed(number)
         run_case(module)
-    print(f"{CASES} cases")
+    sys.stdout.write(f"{CASES} cases\n")
 
 
 if __name__ == "__main__":
