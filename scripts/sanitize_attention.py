@@ -32,6 +32,7 @@ PARAMETERS = (
 
 
 def compile_with_sanitizer(folder: Path) -> None:
+    """Puts the module, so compiled, into the folder."""
     """Compile the kernels with the sanitizer into `folder`."""
     compiler = _build._compiler()
     if compiler is None:
@@ -56,6 +57,7 @@ def compile_with_sanitizer(folder: Path) -> None:
 
 
 def load(folder: Path) -> ModuleType:
+    """The module that was compiled into the folder."""
     """Load what was compiled into `folder`."""
     specification = importlib.util.spec_from_file_location(NAME, folder / f"{NAME}.so")
     assert specification is not None
@@ -79,6 +81,7 @@ def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Tensor | None:
+    """A mask of one of the kinds that kernels tell apart, or none."""
     """A mask of some kind and layout, or none."""
     batch, heads, length, keys = shape
     kind = random.randrange(6)
@@ -96,6 +99,7 @@ def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Te
 
 
 def run_case(module: ModuleType) -> None:
+    """Calls every function of the module once, on inputs drawn by chance."""
     """Every function of the module on one random problem."""
     dtype = random.choice(DTYPES)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -163,6 +167,7 @@ def run_case(module: ModuleType) -> None:
 
 
 def main() -> None:
+    """Does what the first argument says in the folder that the second names."""
     """Do what the first argument says, in the folder that the second one names."""
     action, folder = sys.argv[1], Path(sys.argv[2])
     if action == "compile":

@@ -36,10 +36,6 @@ template <> SHARPMAX_INLINE float sum_of<float>(Vector<float>::Native lanes) {
 }
 #endif
 
-SHARPMAX_INLINE void prefetch_row(const void* row, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(row) + at, 0, 3);
-}
-
 // logits[r][n] = query[r] · keys[n], for n < count.
 template <class T, int rows>
 __attribute__((noinline)) void dot_keys(
@@ -54,7 +50,7 @@ __attribute__((noinline)) void dot_keys(
     for (int k = 0; k < height; ++k) {
       const int key = first + k < count ? first + k : count - 1;
       pointers[k] = keys + key * key_stride;
-      if (first + k < count && key < ahead) prefetch_row(pointers[k] + kPrefetchKeys * key_stride, width * sizeof(T));
+      if (first + k < count && key < ahead) prefetch(pointers[k] + kPrefetchKeys * key_stride, width * sizeof(T));
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) sums[k][r] = typename V::Native{};
     }
@@ -95,7 +91,7 @@ SHARPMAX_INLINE void blend_columns(
   for (int n = 0; n < count; ++n) {
     const T* value = values[n] + column;
     if (n + kPrefetchKeys < reach)
-      prefetch_row(values[n + kPrefetchKeys] + column, vectors * static_cast<int64_t>(sizeof(typename V::Native)));
+      prefetch(values[n + kPrefetchKeys] + column, vectors * static_cast<int64_t>(sizeof(typename V::Native)));
     typename V::Native operand[vectors];
 #pragma GCC unroll 12
     for (int v = 0; v < vectors; ++v) operand[v] = V::load(value + v * V::width).lanes;

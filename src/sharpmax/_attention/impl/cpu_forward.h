@@ -105,11 +105,19 @@ template <class T> __attribute__((noinline)) void level_infinite(Panel<T>& panel
   }
 }
 
+// What will be needed after the block at hand, to be fetched meanwhile: the next values, unless null, and the next logits,
+// where they do not wait in the second-level cache.
+template <class T> struct Ahead {
+  const T* values = nullptr;
+  int64_t value_bytes = 0;
+  bool logits = false;
+};
+
 // The weights of a block, packed: keys whose weights are negligible in all rows are left out. Gives the number kept.
 template <class T, int vectors>
 inline int weigh_block(
     Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, const T* values, int64_t value_stride,
-    T* weights, const T** kept) {
+    const Ahead<T>& ahead, T* weights, const T** kept) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
   V anchor[vectors], factor[vectors], total[vectors];
@@ -136,6 +144,8 @@ inline int weigh_block(
         total[v] += weight;
         weight.store(weights + number * rows + v * V::width);
       }
+      if (ahead.logits) prefetch(tile + (n + kBlock) * rows, rows * static_cast<int64_t>(sizeof(T)));
+      if (ahead.values) prefetch(ahead.values + n * value_stride, ahead.value_bytes);
       kept[number] = values + n * value_stride;
       number += any<T>(matters);
     }
@@ -244,6 +254,10 @@ inline void first_pass(
         T* tile = keep ? panel.logits + (from - panel.first) * panel.stride() : panel.logits;
         T* peaks = keep ? panel.peaks + start / kBlock * kGroups * panel.stride() : nullptr;
         const int count = static_cast<int>(to - from);
+        if (keep && number > 1) { // else the logits stay in the second-level cache anyway
+          const int64_t block = static_cast<int64_t>(kBlock) * panel.stride();
+          prefetch_to_write(tile + block, block * static_cast<int64_t>(sizeof(T)));
+        }
         if (score_block<T, vectors>(
                 problem, panel, batch, keys + (from - start) * key_stride, key_stride, from, count, mask, tile))
           gather_statistics<T, vectors>(panel, tile, count, peaks);
@@ -268,6 +282,7 @@ inline void second_pass(
     const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
     const T* values = nullptr;
     int64_t value_stride = 0;
+    const bool copied = problem.value.scalar != native_scalar<T>() || rows_collide(problem.value);
     for (int p = 0; p < number; ++p) {
       Panel<T>& panel = panels[p];
       const int64_t from = std::max(start, panel.first), to = std::min(stop, panel.last);
@@ -282,11 +297,17 @@ inline void second_pass(
         if (!matters) return;
         if (!values)
           values = rows_of(
-              problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, value_stride,
-              rows_collide(problem.value));
+              problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, value_stride, copied);
+        Ahead<T> ahead;
+        ahead.logits = number > 1;
+        // The first panel fetches for the others, too. Values that are copied are fetched by the copying.
+        if (p == 0 && !copied && stop + kBlock <= problem.keys) {
+          ahead.values = values + (from - start + kBlock) * value_stride;
+          ahead.value_bytes = problem.value_width * static_cast<int64_t>(sizeof(T));
+        }
         const int count = weigh_block<T, vectors>(
             panel, panel.logits + (from - panel.first) * panel.stride(), peaks, length, threshold,
-            values + (from - start) * value_stride, value_stride, weights, kept);
+            values + (from - start) * value_stride, value_stride, ahead, weights, kept);
         accumulate_values<T, vectors>(kept, weights, count, problem.value_width, panel.output);
       });
     }

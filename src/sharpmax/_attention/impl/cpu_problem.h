@@ -81,6 +81,14 @@ template <class T> class Buffer {
   T* data_;
 };
 
+// Asks for memory that will be read soon. It may lie past the end of an array: nothing happens then.
+SHARPMAX_INLINE void prefetch(const void* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 3);
+}
+SHARPMAX_INLINE void prefetch_to_write(const void* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 1, 2);
+}
+
 SHARPMAX_INLINE float widen(uint16_t bfloat) {
   const uint32_t bits = static_cast<uint32_t>(bfloat) << 16;
   float value;
