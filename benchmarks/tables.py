@@ -3,15 +3,25 @@
 import json
 from pathlib import Path
 
-from sharpmax.report.attention import attention_tables
+from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "docs/attention.md")
 
+
+def tables() -> dict[str, str]:
+    """All tables by name, from what is under results/."""
+    folder = ROOT / "results/attention"
+    benchmark, profile = (
+        json.loads((folder / name).read_text(encoding="utf-8"))
+        for name in ("benchmark.json", "profile.json")
+    )
+    return attention_tables(benchmark) | {"attention-profile": profile_table(profile).to_markdown()}
+
+
 if __name__ == "__main__":
-    result = json.loads((ROOT / "results/attention/benchmark.json").read_text(encoding="utf-8"))
     for name in DOCUMENTS:
         document = ROOT / name
         text = document.read_text(encoding="utf-8")
-        document.write_text(fill(text, attention_tables(result)), encoding="utf-8")
+        document.write_text(fill(text, tables()), encoding="utf-8")

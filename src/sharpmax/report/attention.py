@@ -12,6 +12,7 @@ __all__ = [
     "comparison_table",
     "details_tables",
     "headline_table",
+    "profile_table",
     "targets_table",
 ]
 
@@ -46,6 +47,31 @@ def attention_tables(result: Record) -> dict[str, str]:
             f"**{table.title}**\n\n{table.to_markdown()}" for table in details_tables(result)
         ),
     }
+
+
+def profile_table(result: Record) -> Table:
+    """Where the time goes, from what `benchmarks/attention_profile.py` wrote.
+
+    Args:
+        result: What it wrote.
+
+    Returns:
+        A row a way.
+    """
+    width = "64"
+    rows = [
+        [
+            record["implementation"],
+            f"{1e3 * record['seconds'][width]:.0f}",
+            f"{1e3 * record['fixed_seconds']:.0f}",
+            f"{record['gflops_of_products']:.0f}",
+        ]
+        for record in result["records"]
+    ]
+    header = ["way", f"ms at width {width}", "of it not products, ms", "products, GFLOP/s"]
+    length = result["settings"]["length"]
+    caption = f"{length:,} queries and keys, full, 1 head, 1 thread; `{result['command']}`."
+    return Table(header, rows, caption=caption)
 
 
 def targets_table(result: Record) -> Table:

@@ -1,0 +1,78 @@
+"""Where the time of attention goes: what grows with the width (products) and what does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sharpmax.lab.results import machine, versions
+from sharpmax.lab.timing import interleave, thread_count
+
+__all__ = ["attention_profile"]
+
+PEER = "scaled_dot_product_attention"
+
+
+def attention_profile(
+    length: int = 4096, widths: tuple[int, ...] = (32, 64, 128), seconds: float = 0.6, seed: int = 0
+) -> dict[str, Any]:
+    """Split the time of one head, full, on one thread, by a straight line through several widths.
+
+    time = fixed + slope width. The slope is the products, 2 length^2 floating-point operations per
+    column and product; what is fixed is everything else: exponentials, sums, reading and writing.
+
+    Args:
+        length: Number of queries and of keys.
+        widths: The widths to time, two at least.
+        seconds: How long each way is timed at each width.
+        seed: Of the inputs.
+
+    Returns:
+        Plain data, ready for JSON: a record a way, with the rate of its products.
+    """
+    import torch
+
+    from sharpmax import attention, attention_statistics
+    from sharpmax.policies import Paper
+
+    times: dict[str, list[float]] = {}
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad(), thread_count(1):
+        for width in widths:
+            query, key, value = torch.randn(3, 1, 1, length, width, generator=generator).unbind()
+            ways = {
+                PEER: lambda q=query, k=key, v=value: (
+                    torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                ),
+                "sharpmax cpu": lambda q=query, k=key, v=value: attention(
+                    q, k, v, policy=Paper(warn=False), impl="cpu"
+                ),
+                "sharpmax cpu, statistics": lambda q=query, k=key: attention_statistics(
+                    q, k, impl="cpu"
+                ),
+            }
+            timing = interleave(ways, peer=PEER, seconds=seconds)
+            for name, best in timing.best.items():
+                times.setdefault(name, []).append(best)
+    records = []
+    for name, best in times.items():
+        slope, fixed = np.polyfit(widths, best, 1)
+        products = 1 if name.endswith("statistics") else 2
+        records.append(
+            {
+                "implementation": name,
+                "seconds": {str(width): time for width, time in zip(widths, best, strict=True)},
+                "fixed_seconds": float(fixed),
+                "seconds_per_width": float(slope),
+                "gflops_of_products": float(2 * products * length**2 / slope / 1e9),
+            }
+        )
+    return {
+        "command": "python benchmarks/attention_profile.py",
+        "experiment": "where the time of attention goes",
+        "versions": versions(),
+        "machine": machine(),
+        "settings": {"length": length, "widths": list(widths), "threads": 1, "seed": seed},
+        "records": records,
+    }
