@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ def attention_profile(
         Plain data, ready for JSON: a record a way, with the rate of its products.
     """
     import torch
+    import torch.nn.functional as F
 
     from sharpmax import attention, attention_statistics
     from sharpmax.policies import Paper
@@ -41,20 +44,16 @@ def attention_profile(
     with torch.no_grad(), thread_count(1):
         for width in widths:
             query, key, value = torch.randn(3, 1, 1, length, width, generator=generator).unbind()
-            ways = {
-                PEER: lambda q=query, k=key, v=value: (
-                    torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            ways: dict[str, Callable[[], object]] = {
+                PEER: partial(F.scaled_dot_product_attention, query, key, value),
+                "sharpmax cpu": partial(
+                    attention, query, key, value, policy=Paper(warn=False), impl="cpu"
                 ),
-                "sharpmax cpu": lambda q=query, k=key, v=value: attention(
-                    q, k, v, policy=Paper(warn=False), impl="cpu"
-                ),
-                "sharpmax cpu, statistics": lambda q=query, k=key: attention_statistics(
-                    q, k, impl="cpu"
-                ),
+                "sharpmax cpu, statistics": partial(attention_statistics, query, key, impl="cpu"),
             }
             timing = interleave(ways, peer=PEER, seconds=seconds)
-            for name, best in timing.best.items():
-                times.setdefault(name, []).append(best)
+            for name, shortest in timing.best.items():
+                times.setdefault(name, []).append(shortest)
     records = []
     for name, best in times.items():
         slope, fixed = np.polyfit(widths, best, 1)
