@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sharpmax._attention import attention_statistics
 from sharpmax._extras import require
-from sharpmax.policies import Policy
+from sharpmax.policies import Paper, Policy
 
 __all__ = ["entmax_attention", "flex_second_pass", "textbook_attention"]
 
@@ -43,11 +43,11 @@ def textbook_attention(
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(hidden, -torch.inf)
     plain = torch.softmax(scores, dim=-1)
-    entropy = -(plain * torch.log(plain + 1e-9)).sum(dim=-1, keepdim=True)
+    entropy = -(plain * torch.log(plain + Paper.GUARD)).sum(dim=-1, keepdim=True)
     polynomial = torch.zeros_like(entropy)
-    for coefficient in (-0.037, 0.481, -2.3, 4.917, -1.791):
+    for coefficient in Paper.COEFFICIENTS:
         polynomial = polynomial * entropy + coefficient
-    beta = torch.where(entropy > 0.5, polynomial.clamp(min=1.0), 1.0)
+    beta = torch.where(entropy > Paper.THRESHOLD, polynomial.clamp(min=1.0), 1.0)
     return torch.softmax(beta * scores, dim=-1) @ value
 
 

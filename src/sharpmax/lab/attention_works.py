@@ -39,18 +39,18 @@ OWN: tuple[Way, ...] = ("forward", "statistics", "forward and backward")
 COMPILED: tuple[Way, ...] = ("textbook, compiled", "FlexAttention, compiled, second pass")
 """Ways that torch.compile prepares."""
 
-GROUPS = {
-    "prefill": "prefill",
-    "sharp": "prefill, sharp rows",
-    "decode": "decode, one query",
-    "statistics": "statistics alone",
-    "entropy-target": "EntropyTarget",
-    "backward": "forward and backward",
-    "curve": "256 queries, n keys",
-    "comparison": "what else there is",
-    "memory": "extra memory",
-}
-"""Kinds of work, with what tables call them."""
+GROUPS = (
+    "prefill",
+    "sharp",
+    "decode",
+    "statistics",
+    "entropy-target",
+    "backward",
+    "curve",
+    "comparison",
+    "memory",
+)
+"""Kinds of work."""
 
 TARGETS: dict[str, tuple[float, float]] = {
     "prefill": (1.25, 1.0),
@@ -94,7 +94,7 @@ class Work:
     Example:
         >>> decode = next(work for work in full_works() if work.group == "decode")
         >>> decode.name, decode.target, decode.aim
-        ('decode, one query, 1x4096x64, full, Paper', 1.05, 0.8)
+        ('decode, 1x4096x64, full, Paper', 1.05, 0.8)
     """
 
     group: str
@@ -122,7 +122,7 @@ class Work:
     def name(self) -> str:
         """What sets it apart from the others, in one line."""
         parts = [
-            GROUPS[self.group],
+            self.group,
             f"{self.queries}x{self.length}x{self.width}",
             "causal" if self.is_causal else "full",
             self.way if self.way not in OWN else None,
