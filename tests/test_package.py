@@ -3,7 +3,6 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import json
-import os
 import re
 import subprocess
 import sys
@@ -115,11 +114,14 @@ def test_everything_the_gate_installs_is_pinned() -> None:
         assert requirement.specifier.contains(version), f"{pin} is not {requirement}"
 
 
-def test_no_gpu_packages_in_the_test_environment() -> None:
-    # The wheels of PyTorch for GPUs bring these along: a sign that PyTorch did not come first.
-    names = {canonicalize_name(d.metadata["Name"]) for d in importlib.metadata.distributions()}
-    if "CI" in os.environ:
-        assert not {name for name in names if name.startswith("nvidia-")}
+def test_pytorch_came_first_and_stayed() -> None:
+    # Whatever asks for a range of versions has to find the pinned one, not to bring its own.
+    (pin,) = (
+        Requirement(line)
+        for line in (ROOT / "requirements/torch.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    assert pin.specifier.contains(importlib.metadata.version("torch"))
 
 
 def test_no_path_of_a_machine() -> None:
