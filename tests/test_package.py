@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import sharpmax
-from sharpmax import policies, theory
+from sharpmax import normalisers, policies, theory
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -59,7 +59,7 @@ def test_rooms_import_no_framework(module: str) -> None:
 
 
 def test_every_public_name_is_there_and_documented() -> None:
-    for module in (sharpmax, policies, theory):
+    for module in (sharpmax, normalisers, policies, theory):
         assert module.__doc__
         for name in module.__all__:
             value = getattr(module, name)

@@ -14,7 +14,7 @@ from sharpmax._statistics import RowStatistics, entropy, merge_all, statistics
 from sharpmax._version import __version__
 
 if TYPE_CHECKING:
-    from sharpmax import nn
+    from sharpmax import nn, normalisers
     from sharpmax._attention import attention, attention_statistics
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "inverse_temperature",
     "merge_all",
     "nn",
+    "normalisers",
     "policies",
     "softmax",
     "statistics",
@@ -37,6 +38,7 @@ _NEED_TORCH = {
     "attention": "sharpmax._attention",
     "attention_statistics": "sharpmax._attention",
     "nn": "sharpmax.nn",
+    "normalisers": "sharpmax.normalisers",
 }
 
 
@@ -46,7 +48,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
     require("torch", extra="torch", what=f"sharpmax.{name}")
     module = importlib.import_module(_NEED_TORCH[name])
-    globals()[name] = module if name == "nn" else getattr(module, name)
+    globals()[name] = module if _NEED_TORCH[name] == f"sharpmax.{name}" else getattr(module, name)
     return globals()[name]
 
 

@@ -12,7 +12,8 @@ from sharpmax._attention import problem as problems
 from sharpmax._attention.impl import composed, cpu, reference
 from sharpmax._attention.problem import Alignment, Problem, SinkRole
 from sharpmax._statistics import RowStatistics
-from sharpmax.policies import Hard, Paper, Policy
+from sharpmax.normalisers import Normaliser
+from sharpmax.policies import Hard, Identity, Paper, Policy
 
 Implementation = Literal["auto", "reference", "composed", "cpu"]
 
@@ -26,7 +27,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     *,
-    policy: Policy,
+    policy: Policy | None = ...,
     mask: Tensor | None = ...,
     is_causal: bool = ...,
     scale: float | None = ...,
@@ -40,6 +41,7 @@ def attention(
     sink_role: SinkRole = ...,
     detach_temperature: bool = ...,
     dropout_p: float = ...,
+    normaliser: Normaliser | None = ...,
 ) -> Tensor: ...
 @overload
 def attention(
@@ -47,7 +49,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     *,
-    policy: Policy,
+    policy: Policy | None = ...,
     mask: Tensor | None = ...,
     is_causal: bool = ...,
     scale: float | None = ...,
@@ -61,6 +63,7 @@ def attention(
     sink_role: SinkRole = ...,
     detach_temperature: bool = ...,
     dropout_p: float = ...,
+    normaliser: Normaliser | None = ...,
 ) -> tuple[Tensor, RowStatistics]: ...
 
 
@@ -69,7 +72,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     *,
-    policy: Policy,
+    policy: Policy | None = None,
     mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
@@ -83,6 +86,7 @@ def attention(
     sink_role: SinkRole = "key",
     detach_temperature: bool = False,
     dropout_p: float = 0.0,
+    normaliser: Normaliser | None = None,
 ) -> Tensor | tuple[Tensor, RowStatistics]:
     """Attention whose rows are as sharp as `policy` says: softmax(beta e) V, exact, linear memory.
 
@@ -95,7 +99,7 @@ def attention(
         key: [batch, key heads, keys, width].
         value: [batch, key heads, keys, value width].
         policy: gives the inverse temperature of a row. A parameter with one axis has an entry a
-            query head.
+            query head. None only with a normaliser.
         mask: broadcasts to [batch, heads, queries, keys]. Boolean: True is visible. Floating: added
             to the logits (a bias, ALiBi); entries of -inf, or at or below half of finfo.min, hide
             the key.
@@ -115,6 +119,11 @@ def attention(
             with them. "apart": it does neither.
         detach_temperature: hold beta constant in differentiation.
         dropout_p: drop weights with this probability, whether training or not.
+        normaliser: makes the weights from the logits instead of softmax (`sharpmax.normalisers`);
+            then there is neither a policy, unless it is `Identity`, nor a sink. Only the reference
+            implementation serves it, quadratic in memory, and the statistics, if asked for, are
+            those of the plain logits. One that overrides `forward` takes neither a softcap nor a
+            bias. One whose `maps` is 2 has half as many heads of values and of output.
 
     Returns:
         [batch, heads, queries, value width], and `RowStatistics` if asked for (float32 at least,
@@ -131,8 +140,7 @@ def attention(
         >>> sharpmax.attention(query, key, value, policy=Exponential(1.0), is_causal=True).shape
         torch.Size([1, 2, 8, 16])
     """
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy: expected a sharpmax policy, got {policy!r}")
+    _check_rule(policy, normaliser, sink, detach_temperature)
     problem = problems.check(
         query,
         key,
@@ -147,7 +155,11 @@ def attention(
         window=window,
         enable_gqa=enable_gqa,
         dropout=dropout_p,
+        maps=1 if normaliser is None else normaliser.maps,
     )
+    if normaliser is not None:
+        return _attend_normalised(impl, problem, normaliser, return_statistics)
+    assert policy is not None
     if isinstance(policy, Hard) and sink is not None and sink_role == "apart":
         raise ValueError("sink_role: expected 'key' with Hard, which no finite sink can withstand")
     chosen = _choose(impl, problem, policy, detach_temperature)
@@ -209,17 +221,58 @@ def attention_statistics(
     return statistics
 
 
+def _check_rule(policy: object, normaliser: object, sink: object, detached: bool) -> None:
+    """One of policy and normaliser, and what goes with a policy alone."""
+    if normaliser is None:
+        if not isinstance(policy, Policy):
+            raise TypeError(f"policy: expected a sharpmax policy, got {policy!r}")
+        return
+    if not isinstance(normaliser, Normaliser):
+        raise TypeError(f"normaliser: expected a sharpmax normaliser, got {normaliser!r}")
+    if not isinstance(policy, Identity | None):
+        raise ValueError(
+            f"policy, normaliser: expected one of the two, got {policy!r} and {normaliser!r}; "
+            "sharpmax.normalisers.Softmax takes a policy"
+        )
+    if sink is not None:
+        raise ValueError("sink: expected None with a normaliser, which has no place for it")
+    if detached:
+        raise ValueError(
+            "detach_temperature: expected False with a normaliser; "
+            "sharpmax.normalisers.Softmax has an option of that name"
+        )
+
+
+def _attend_normalised(
+    impl: str, problem: Problem, normaliser: Normaliser, return_statistics: bool
+) -> Tensor | tuple[Tensor, RowStatistics]:
+    _check_name(impl)
+    if impl not in ("auto", "reference"):
+        raise NotImplementedError(
+            f"impl={impl!r}: normaliser: only the reference writes the weights out for it"
+        )
+    output = reference.attend_normalised(problem, normaliser)
+    if not return_statistics:
+        return output
+    with torch.no_grad():
+        return output, reference.measure(problem)
+
+
 def _choose(
     impl: str, problem: Problem, policy: Policy | None, detach_temperature: bool
 ) -> ModuleType:
+    _check_name(impl)
     if impl == "auto":
         for candidate in IMPLEMENTATIONS.values():
             if candidate.unsupported(problem, policy, detach_temperature) is None:
                 return candidate
-    if impl not in IMPLEMENTATIONS:
-        expected = ", ".join(["auto", *IMPLEMENTATIONS])
-        raise ValueError(f"impl: expected one of {expected}, got {impl!r}")
     chosen = IMPLEMENTATIONS[impl]
     if reason := chosen.unsupported(problem, policy, detach_temperature):
         raise NotImplementedError(f"impl={impl!r}: {reason}")
     return chosen
+
+
+def _check_name(impl: str) -> None:
+    if impl != "auto" and impl not in IMPLEMENTATIONS:
+        expected = ", ".join(["auto", *IMPLEMENTATIONS])
+        raise ValueError(f"impl: expected one of {expected}, got {impl!r}")

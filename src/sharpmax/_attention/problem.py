@@ -100,8 +100,11 @@ def check(
     window: int | None,
     enable_gqa: bool,
     dropout: float,
+    maps: int = 1,
 ) -> Problem:
     """Check every argument, before any kernel runs, and bring them into one form.
+
+    `maps` is how many heads of queries and keys there are to one of values.
 
     Raises:
         TypeError, ValueError: with the name of the argument, what was expected and what came.
@@ -121,7 +124,9 @@ def check(
             f"key: expected heads that divide the {heads} query heads, got {key_heads}"
         )
     if value is not None:
-        _equal("value: heads", value.shape[1], key_heads)
+        if key_heads % maps:
+            raise ValueError(f"key: expected heads in groups of {maps}, got {key_heads}")
+        _equal("value: heads", value.shape[1], key_heads // maps)
         _equal("value: length", value.shape[2], keys)
 
     if scale is None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sharpmax._attention import attention
 from sharpmax._attention.api import Implementation
 from sharpmax._attention.problem import masked_below
+from sharpmax.normalisers import Normaliser
 from sharpmax.policies import Identity, Policy
 
 
@@ -18,7 +19,7 @@ class SharpAttention(nn.MultiheadAttention):
     """`torch.nn.MultiheadAttention` whose rows are as sharp as a policy says.
 
     The arguments, the call and the names of the weights are those of PyTorch's module, so that
-    weights can be exchanged between the two. Three things are added:
+    weights can be exchanged between the two. Four things are added:
 
     Args:
         embed_dim: width of the model.
@@ -27,6 +28,9 @@ class SharpAttention(nn.MultiheadAttention):
             head. It may be replaced at any time.
         detach_temperature: hold the inverse temperature constant in differentiation.
         impl: as in `sharpmax.attention`.
+        normaliser: makes the weights from the logits instead of softmax (`sharpmax.normalisers`),
+            in the place of a policy; its parameters are parameters of this module. Not one that
+            makes a map of weights from two of logits.
         **kwargs: everything else that `torch.nn.MultiheadAttention` takes.
 
     As in PyTorch, True in a boolean mask of this module means *hidden* (the opposite of
@@ -52,10 +56,14 @@ class SharpAttention(nn.MultiheadAttention):
         policy: Policy | None = None,
         detach_temperature: bool = False,
         impl: Implementation = "auto",
+        normaliser: Normaliser | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(embed_dim, num_heads, *args, **kwargs)
+        if normaliser is not None and normaliser.maps != 1:
+            raise ValueError(f"normaliser: expected one with a map a head, got {normaliser!r}")
         self.policy = Identity() if policy is None else policy
+        self.normaliser = normaliser
         self.detach_temperature = detach_temperature
         self.impl: Implementation = impl
         self._packed = self._qkv_same_embed_dim
@@ -98,6 +106,7 @@ class SharpAttention(nn.MultiheadAttention):
         mask = None if hint else self._mask(query, key, key_padding_mask, attn_mask)
         arguments: dict[str, Any] = {
             "policy": self.policy,
+            "normaliser": self.normaliser,
             "mask": mask,
             "is_causal": hint,
             "detach_temperature": self.detach_temperature,

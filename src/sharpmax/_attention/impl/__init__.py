@@ -5,4 +5,6 @@ Each module has three functions:
     unsupported(problem, policy, detach_temperature) -> why it cannot serve, or None
     attend(problem, policy, detach_temperature) -> (output, statistics)
     measure(problem) -> statistics
+
+The reference has a fourth, `attend_normalised(problem, normaliser) -> output`.
 """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from sharpmax._attention.problem import Problem, masked_below
 from sharpmax._statistics import Rows, RowStatistics
+from sharpmax.normalisers import Normaliser
 from sharpmax.policies import Policy
 
 
@@ -19,7 +22,6 @@ def attend(
     problem: Problem, policy: Policy, detach_temperature: bool
 ) -> tuple[Tensor, RowStatistics]:
     """Output and statistics of all rows."""
-    assert problem.value is not None
     rows = Rows(*_logits_and_visibility(problem))
     beta = policy.over_queries().of_rows(rows)
     if detach_temperature:
@@ -29,11 +31,23 @@ def attend(
         weights = (
             weights[..., :-1] if problem.sink_counted else weights * _kept(problem, rows, beta)
         )
-    if problem.dropout:
-        weights = torch.nn.functional.dropout(weights, problem.dropout)
-    value = problem.value.to(weights.dtype).repeat_interleave(problem.group, dim=1)
-    output = (weights @ value).to(problem.query.dtype)
-    return output, RowStatistics(*(entry.detach() for entry in rows.statistics))
+    return _mixed(problem, weights), RowStatistics(*(entry.detach() for entry in rows.statistics))
+
+
+def attend_normalised(problem: Problem, normaliser: Normaliser) -> Tensor:
+    """Output of all rows, with weights from a normaliser; this implementation alone does it."""
+    if type(normaliser).forward is Normaliser.forward:
+        logits, _, visible = _logits_and_visibility(problem, normaliser.logits)
+        return _mixed(problem, normaliser.weights(logits, visible))
+    # Its weights come from more than logits, so that there is nothing for a bias to be added to.
+    name = type(normaliser).__name__
+    if problem.softcap:
+        raise NotImplementedError(f"softcap: normaliser {name} has no logits to cap")
+    bias, visible = _bias_and_visibility(problem)
+    if bias is not None and bool((bias != 0).any()):
+        raise NotImplementedError(f"mask: normaliser {name} has no logits to add a bias to")
+    query, key = _promoted(problem)
+    return _mixed(problem, normaliser(query, key, scale=problem.scale, visible=visible))
 
 
 def measure(problem: Problem) -> RowStatistics:
@@ -41,22 +55,40 @@ def measure(problem: Problem) -> RowStatistics:
     return Rows(*_logits_and_visibility(problem)).statistics
 
 
-def _logits_and_visibility(problem: Problem) -> tuple[Tensor, int, Tensor]:
-    """Logits [batch, heads, queries, keys] and what is visible of them; a counted sink is a key."""
+def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    return scale * query @ key.mT
+
+
+def _promoted(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Query and key in the dtype of statistics, with as many heads of keys as of queries."""
     query, key = (tensor.to(problem.statistics_dtype) for tensor in (problem.query, problem.key))
-    logits = problem.scale * query @ key.repeat_interleave(problem.group, dim=1).transpose(-2, -1)
-    if problem.softcap:
-        logits = problem.softcap * torch.tanh(logits / problem.softcap)
-    visible = torch.ones_like(logits, dtype=torch.bool)
+    return query, key.repeat_interleave(problem.group, dim=1)
+
+
+def _bias_and_visibility(problem: Problem) -> tuple[Tensor | None, Tensor]:
+    """What is added to the logits, and what is visible of [batch, heads, queries, keys]."""
+    shape = (*problem.rows, problem.key.shape[2])
+    visible = torch.ones(shape, dtype=torch.bool, device=problem.query.device)
     if (window := problem.in_window()) is not None:
         visible = visible & window
-    if problem.mask is not None:
-        if problem.mask.dtype == torch.bool:
-            visible = visible & problem.mask
-        else:
-            hidden = problem.mask <= masked_below(problem.mask.dtype)
-            visible = visible & ~hidden
-            logits = logits + problem.mask.masked_fill(hidden, 0.0).to(logits.dtype)
+    if problem.mask is None:
+        return None, visible
+    if problem.mask.dtype == torch.bool:
+        return None, visible & problem.mask
+    hidden = problem.mask <= masked_below(problem.mask.dtype)
+    return problem.mask.masked_fill(hidden, 0.0), visible & ~hidden
+
+
+def _logits_and_visibility(
+    problem: Problem, product: Callable[[Tensor, Tensor, float], Tensor] = _product
+) -> tuple[Tensor, int, Tensor]:
+    """Logits [batch, heads, queries, keys] and what is visible of them; a counted sink is a key."""
+    logits = product(*_promoted(problem), problem.scale)
+    if problem.softcap:
+        logits = problem.softcap * torch.tanh(logits / problem.softcap)
+    bias, visible = _bias_and_visibility(problem)
+    if bias is not None:
+        logits = logits + bias.to(logits.dtype)
     if problem.sink is not None and problem.sink_counted:
         sink = problem.sink.to(logits.dtype)[:, None, None].expand(*problem.rows, 1)
         logits = torch.cat([logits, sink], dim=-1)
@@ -69,3 +101,12 @@ def _kept(problem: Problem, rows: Rows, beta: Tensor) -> Tensor:
     assert problem.sink is not None
     sink = problem.sink.to(beta.dtype)[:, None]
     return torch.sigmoid(rows.logsumexp(beta) - sink)[..., None]
+
+
+def _mixed(problem: Problem, weights: Tensor) -> Tensor:
+    """The values, in the proportion of the weights."""
+    assert problem.value is not None
+    if problem.dropout:
+        weights = torch.nn.functional.dropout(weights, problem.dropout)
+    value = problem.value.to(weights.dtype).repeat_interleave(problem.group, dim=1)
+    return (weights @ value).to(problem.query.dtype)

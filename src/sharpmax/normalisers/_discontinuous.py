@@ -1,0 +1,68 @@
+"""Softmax over keys that have passed a layer with a step in it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, promoted
+from sharpmax.normalisers._parameters import Generators, check_heads, check_whole, drawn
+
+
+class Discontinuous(Normaliser):
+    """softmax(scale q.(k + W' step(W k + b))), a layer of its own for each head.
+
+    The theorem assumes continuous layers, to conclude that logits are bounded at every length. A
+    step breaks the assumption: keys that are as close as you like may differ in logit. It does not
+    break the conclusion: a layer of finite width takes finitely many values, logits stay in an
+    interval of width d, and every weight is at most exp(d)/n. So it does not escape; what it can
+    do is to open a gap, of a size that does not depend on n, between keys that crowd. The price is
+    a gradient that is not its own: that of the sigmoid, passed through the step.
+
+    Args:
+        heads: number of heads.
+        width: of the keys.
+        hidden: width of the layer.
+        generator: of the random beginnings, which are uniform, as those of `torch.nn.Linear` are:
+            one for all heads, which are drawn one after the other, or one for each head; None is
+            PyTorch's own.
+
+    Example:
+        >>> import torch
+        >>> query, key = torch.randn(2, 1, 2, 5, 8)
+        >>> layer = Discontinuous(heads=2, width=8, generator=torch.Generator().manual_seed(0))
+        >>> layer(query, key, scale=1.0).sum(-1).detach()[0, 0]
+        tensor([1.0000, 1.0000, 1.0000, 1.0000, 1.0000])
+    """
+
+    def __init__(
+        self, heads: int, width: int, hidden: int = 128, generator: Generators = None
+    ) -> None:
+        super().__init__()
+        self.heads, self.width = check_whole("heads", heads), check_whole("width", width)
+        self.hidden = check_whole("hidden", hidden)
+
+        # Without a bias behind the step: the same for all keys, it would leave the weights alone.
+        start = 2.0 * drawn(torch.rand, heads, (2 * width + 1, hidden), generator) - 1.0
+        inner, bias, outer = start.split((width, 1, width), dim=1)
+        self.inner = nn.Parameter(inner / math.sqrt(width))
+        self.bias = nn.Parameter(bias / math.sqrt(width))
+        self.outer = nn.Parameter(outer.mT / math.sqrt(hidden))
+
+    def logits(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        check_heads("key", key, self.heads, self.width)
+        values = promoted(key)
+        inner, bias, outer = (x.to(values.dtype) for x in (self.inner, self.bias, self.outer))
+        before = values @ inner + bias
+        slope = torch.sigmoid(before)
+        step = (before > 0).to(slope.dtype) + (slope - slope.detach())
+        return super().logits(query, values + step @ outer, scale)
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        values, visible = prepared(logits, visible)
+        return masked_softmax(values, visible).to(logits.dtype)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, width={self.width}, hidden={self.hidden}"

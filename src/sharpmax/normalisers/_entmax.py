@@ -1,0 +1,80 @@
+"""Entmax and sparsemax: exact zeros for what is far below the largest logit."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from sharpmax._extras import require
+from sharpmax.normalisers._normaliser import Normaliser, prepared
+from sharpmax.normalisers._parameters import check_number
+
+
+class Entmax(Normaliser):
+    """alpha-entmax: ((alpha - 1) e - tau)_+ ^ (1 / (alpha - 1)), tau such that the row sums to one.
+
+    A key whose logit is 1/(alpha - 1) or more below the largest has weight 0, however many there
+    are. So it escapes dispersion as long as the keys within that distance stay few; where they grow
+    in number with n, as in max retrieval, the weight is spread over them. The price is that keys of
+    weight 0 get no gradient.
+
+    Needs the package entmax (`sharpmax[lab]`), whose algorithms it uses: exact for alpha 1.5 and 2,
+    bisection otherwise. Peters et al., arXiv 1905.05702.
+
+    Args:
+        alpha: above 1, where softmax would be; 2 is sparsemax.
+
+    Example:
+        >>> import torch
+        >>> Entmax(alpha=1.5).weights(torch.tensor([0.0, 2.0, 2.0, -torch.inf]))
+        tensor([0.0000, 0.5000, 0.5000, 0.0000])
+    """
+
+    def __init__(self, alpha: float = 1.5) -> None:
+        super().__init__()
+        self.alpha = check_number("alpha", alpha, above=1.0)
+        self._package()
+
+    def _package(self) -> ModuleType:
+        return require("entmax", extra="lab", what=f"sharpmax.normalisers.{type(self).__name__}")
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        values, visible = prepared(logits, visible)
+        if values.shape[-1] == 0:
+            return logits
+        # What lies twice as far below the maximum as a key with weight can may lie there exactly:
+        # it has weight 0 and gradient 0, and no large number enters the sums of the algorithms.
+        lowest = torch.finfo(values.dtype).min
+        maximum = torch.where(visible, values, lowest).amax(-1, keepdim=True).detach()
+        floor = -2.0 / (self.alpha - 1.0)
+        gap = torch.where(visible, (values - maximum).clamp(min=floor), floor)
+        package = self._package()
+        if self.alpha == 1.5:
+            weights = package.entmax15(gap, dim=-1)
+        elif self.alpha == 2.0:
+            weights = package.sparsemax(gap, dim=-1)
+        else:
+            weights = package.entmax_bisect(gap, alpha=self.alpha, dim=-1)
+        return torch.where(visible, weights, 0.0).to(logits.dtype)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha:g}"
+
+
+class Sparsemax(Entmax):
+    """(e - tau)_+, tau such that the row sums to one: the nearest distribution to the logits.
+
+    `Entmax` with alpha = 2: a key that is 1 or more below the largest logit has weight 0. It
+    escapes dispersion under the same condition and at the same price. Martins and Astudillo,
+    arXiv 1602.02068.
+
+    Example:
+        >>> import torch
+        >>> Sparsemax().weights(torch.tensor([0.0, 1.5, 2.0]))
+        tensor([0.0000, 0.2500, 0.7500])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(alpha=2.0)

@@ -1,0 +1,41 @@
+"""Hard attention: all weight to the largest logit."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sharpmax import policies
+from sharpmax._softmax import softmax
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared
+
+
+class Hard(Normaliser):
+    """1/m for the m visible logits that tie for the largest, 0 for all others.
+
+    The limit of zero temperature, `sharpmax.policies.Hard`: it escapes dispersion altogether. The
+    price is training: the weights have no gradient, unless the straight-through estimator gives
+    them that of softmax, which is not theirs.
+
+    Args:
+        straight_through: the gradient is that of softmax(e).
+
+    Example:
+        >>> import torch
+        >>> Hard().weights(torch.tensor([1.0, 3.0, 3.0]))
+        tensor([0.0000, 0.5000, 0.5000])
+    """
+
+    def __init__(self, straight_through: bool = False) -> None:
+        super().__init__()
+        self.straight_through = straight_through
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        values, visible = prepared(logits, visible)
+        weights: Tensor = softmax(values.detach(), policies.Hard(), where=visible)
+        if self.straight_through:
+            soft = masked_softmax(values, visible)
+            weights = weights + (soft - soft.detach())
+        return weights.to(logits.dtype)
+
+    def extra_repr(self) -> str:
+        return f"straight_through={self.straight_through}"

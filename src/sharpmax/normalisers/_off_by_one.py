@@ -1,0 +1,29 @@
+"""Softmax that may also give its weight to nothing."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared
+
+
+class OffByOne(Normaliser):
+    """exp(e_i) / (1 + sum exp(e_j)): softmax with one more key, of logit 0 and without a value.
+
+    Rows sum to less than one. It does not escape: every weight is below that of softmax, and one
+    more key is nothing among many. What it offers is a way to attend to nothing. Miller, "Attention
+    is off by one" (2023).
+
+    Example:
+        >>> import torch
+        >>> OffByOne().weights(torch.tensor([0.0, 2.0]).log1p())
+        tensor([0.2000, 0.6000])
+    """
+
+    normalised = False
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        values, visible = prepared(logits, visible)
+        with_nothing = masked_softmax(F.pad(values, (0, 1)), F.pad(visible, (0, 1), value=True))
+        return with_nothing[..., :-1].to(logits.dtype)

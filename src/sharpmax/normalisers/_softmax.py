@@ -1,0 +1,50 @@
+"""Softmax at the temperature that a policy gives each row."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sharpmax._statistics import Rows
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, seen
+from sharpmax.policies import Policy
+
+
+class Softmax(Normaliser):
+    """softmax(beta e), where beta is what a policy says of each row: `sharpmax.softmax`.
+
+    Without a policy this is what the dispersion theorem is about: with logits in an interval of
+    width d, every weight is at most exp(d)/n. With a policy beta grows with the row's entropy or
+    its length, and a row stays sharp as far as beta keeps up; the price is that errors of the
+    logits grow with it.
+
+    Args:
+        policy: gives the inverse temperature of a row; None is plain softmax. A parameter with one
+            axis has an entry a head.
+        detach_temperature: hold beta constant in differentiation.
+
+    Example:
+        >>> import torch
+        >>> from sharpmax.policies import Fixed
+        >>> Softmax(Fixed(theta=0.5)).weights(torch.tensor([0.0, 2.0]).log1p())
+        tensor([0.1000, 0.9000])
+    """
+
+    def __init__(self, policy: Policy | None = None, detach_temperature: bool = False) -> None:
+        super().__init__()
+        if policy is not None and not isinstance(policy, Policy):
+            raise TypeError(f"policy: expected a sharpmax policy or None, got {policy!r}")
+        self.policy = policy
+        self.detach_temperature = detach_temperature
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        if self.policy is None:
+            # The same without measuring the rows, which nobody would read.
+            values, visible = prepared(logits, visible)
+            return masked_softmax(values, visible).to(logits.dtype)
+        rows = Rows(logits, -1, seen(logits, visible))
+        beta = self.policy.over_queries().of_rows(rows)
+        weights: Tensor = rows.weights(beta.detach() if self.detach_temperature else beta)
+        return weights
+
+    def extra_repr(self) -> str:
+        return f"policy={self.policy!r}"

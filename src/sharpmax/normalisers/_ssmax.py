@@ -1,0 +1,75 @@
+"""Scalable softmax: a temperature from the length, learned for each head."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, visible_count
+from sharpmax.normalisers._parameters import check_heads, check_number, check_whole
+
+
+class SSMax(Normaliser):
+    """softmax(s log(n) e), s learned for each head (SSMax, arXiv 2501.19399).
+
+    A logit that stands above all others by a gap g keeps its weight for every n where s g > 1,
+    because n exp(-s g log n) = n^(1 - s g). So it escapes dispersion where the gap does not shrink
+    with n; where competitors crowd closer as n grows (max retrieval: a gap like 1/n), log n is too
+    slow. The price: a row that sees one key more is a little sharper, useful or not.
+
+    Args:
+        heads: number of heads.
+        initial: s before training, the same for all heads; e.g. 1/log(N), so that the scale is 1
+            at the training length N, or 1, so that it is log n. Nothing is random.
+
+    Example:
+        >>> import math, torch
+        >>> normaliser = SSMax(heads=1, initial=1 / math.log(2))
+        >>> normaliser.weights(torch.tensor([[[0.0, math.log(3.0)]]])).detach()
+        tensor([[[0.2500, 0.7500]]])
+    """
+
+    def __init__(self, heads: int, initial: float = 1.0) -> None:
+        super().__init__()
+        self.heads = check_whole("heads", heads)
+        self.scale = nn.Parameter(torch.full((heads, 1, 1), check_number("initial", initial)))
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        check_heads("logits", logits, self.heads)
+        values, visible = prepared(logits, visible)
+        length = visible_count(visible).to(values.dtype).log()
+        return masked_softmax(self.scale * length * values, visible).to(logits.dtype)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
+
+
+class LogN(Normaliser):
+    """softmax(e log n / log N): sharper with the logarithm of the length, nothing learned.
+
+    As `SSMax` with s = 1/log N in every head, where N is the length of training: it escapes
+    dispersion where the gap of the largest logit is above log N for every n, and flattens rows that
+    are shorter than N (`sharpmax.policies.LogLength` does not).
+
+    Args:
+        train_length: N, above 1.
+
+    Example:
+        >>> import math, torch
+        >>> LogN(train_length=2).weights(torch.tensor([0.0, 0.0, 0.0, math.log(2.0)]))
+        tensor([0.1429, 0.1429, 0.1429, 0.5714])
+    """
+
+    def __init__(self, train_length: float) -> None:
+        super().__init__()
+        self.train_length = check_number("train_length", train_length, above=1.0)
+
+    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+        values, visible = prepared(logits, visible)
+        scale = visible_count(visible).to(values.dtype).log() / math.log(self.train_length)
+        return masked_softmax(scale * values, visible).to(logits.dtype)
+
+    def extra_repr(self) -> str:
+        return f"train_length={self.train_length:g}"
