@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -13,7 +14,11 @@ from typing import Any
 
 from sharpmax._version import __version__
 
-__all__ = ["machine", "versions", "write_json"]
+__all__ = ["DamagedFile", "machine", "read_sealed", "versions", "write_json", "write_sealed"]
+
+
+class DamagedFile(ValueError):
+    """A file is cut off, was edited, or is not what it was taken for."""
 
 
 def versions(packages: Sequence[str] = ("numpy", "torch")) -> dict[str, str]:
@@ -91,6 +96,66 @@ def write_json(path: str | Path, data: object) -> Path:
         Path(temporary).unlink(missing_ok=True)
         raise
     return path
+
+
+def write_sealed(path: str | Path, kind: str, data: dict[str, Any]) -> Path:
+    """Write results with a seal: a digest of all that is in the file.
+
+    Args:
+        path: Where to; folders on the way to it are made.
+        kind: What the results are, and in which format.
+        data: Plain data by name.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: There is a NaN or an infinity in the data.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = write_sealed(folder + "/result.json", "ratios", {"ratio": 0.5})
+        ...     read_sealed(path, "ratios")["ratio"]
+        0.5
+    """
+    content = {"kind": kind, **data}
+    return write_json(path, {**content, "seal": _seal(content)})
+
+
+def read_sealed(path: str | Path, kind: str) -> dict[str, Any]:
+    """Read results, and make sure that they are as they were written.
+
+    Args:
+        path: A file that `write_sealed` wrote.
+        kind: What the results have to be.
+
+    Returns:
+        The data by name.
+
+    Raises:
+        DamagedFile: The file is cut off, was edited, or holds results of another kind.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DamagedFile(f"{path}: cut off or damaged ({error})") from None
+    if not isinstance(content, dict) or content.get("kind") != kind:
+        found = content.get("kind") if isinstance(content, dict) else type(content).__name__
+        raise DamagedFile(f"{path}: expected a file of kind {kind!r}, got {found!r}")
+    if content.pop("seal", None) != _seal(content):
+        raise DamagedFile(
+            f"{path}: the file was changed after it was written, so its figures are not those that "
+            "were measured; run the command that made it again"
+        )
+    return content
+
+
+def _seal(content: dict[str, Any]) -> str:
+    # Names in order and no spaces, so that the layout of the file does not count.
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _processor() -> str:

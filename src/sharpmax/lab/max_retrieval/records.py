@@ -1,0 +1,174 @@
+"""What was measured: one record for each method, kind of weights and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from sharpmax.lab.results import machine, read_sealed, versions, write_sealed
+from sharpmax.lab.significance import bootstrap_interval, paired_p_value
+
+__all__ = ["Group", "Record", "Table", "WeightsKind"]
+
+WeightsKind = Literal["last", "averaged"]
+Group = Literal["inference", "trained", "training", "beyond"]
+
+_KIND = "max-retrieval table, format 1"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The accuracy of a method at a size.
+
+    Attributes:
+        method: What makes weights of logits in the test, by name.
+        weights: The last iterate, or the moving average.
+        trained_with: What made weights of logits in training, by name.
+        recipe: Name of the recipe of the training; the table has the recipe.
+        group: Part of the table: methods at inference on the same weights, methods that were
+            trained in, details of the training of plain softmax, or recipes that go beyond.
+        n: Items in a set.
+        sets: Number of sets that were tested; the same sets for every method and seed.
+        accuracy: Share of the sets that were answered right, a number a seed.
+    """
+
+    method: str
+    weights: WeightsKind
+    trained_with: str
+    recipe: str
+    group: Group
+    n: int
+    sets: int
+    accuracy: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy over seeds."""
+        return sum(self.accuracy) / len(self.accuracy)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over seeds (n - 1); 0 for a single seed."""
+        if len(self.accuracy) == 1:
+            return 0.0
+        squares = sum((value - self.mean) ** 2 for value in self.accuracy)
+        return float((squares / (len(self.accuracy) - 1)) ** 0.5)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bootstrap interval of the mean over seeds, 95%."""
+        return bootstrap_interval(self.accuracy)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All records of an experiment, and what they come from.
+
+    Attributes:
+        command: The command that makes this table.
+        seeds: The seeds of the heads.
+        recipes: How heads were trained: plain data, by name.
+        records: What was measured.
+        versions: Versions of the software.
+        machine: The kind of machine.
+    """
+
+    command: str
+    seeds: tuple[int, ...]
+    recipes: dict[str, dict[str, Any]]
+    records: tuple[Record, ...]
+    versions: dict[str, str] = field(
+        default_factory=lambda: versions(("numpy", "torch", "entmax", "scipy"))
+    )
+    machine: dict[str, Any] = field(default_factory=machine)
+
+    def select(self, **values: object) -> Iterator[Record]:
+        """Records whose fields have these values.
+
+        Args:
+            **values: Names of fields of `Record`, and what they are to be.
+        """
+        for record in self.records:
+            if all(getattr(record, name) == value for name, value in values.items()):
+                yield record
+
+    def find(self, **values: object) -> Record:
+        """The one record whose fields have these values.
+
+        Raises:
+            LookupError: There is no such record, or more than one.
+        """
+        found = list(self.select(**values))
+        if len(found) != 1:
+            raise LookupError(f"expected one record with {values}, found {len(found)}")
+        return found[0]
+
+    def p_value(self, record: Record, method: str) -> float | None:
+        """Paired p-value of a record against another method: same weights, same sets, same seeds.
+
+        Returns:
+            The p-value; None without the other method in the table, or where there is none.
+        """
+        others = list(
+            self.select(
+                method=method, weights=record.weights, recipe=record.recipe, n=record.n
+            )
+        )
+        return paired_p_value(record.accuracy, others[0].accuracy) if len(others) == 1 else None
+
+    def sizes(self) -> list[int]:
+        """The sizes, from small to large."""
+        return sorted({record.n for record in self.records})
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table, with means, deviations, intervals and tests beside the accuracies."""
+        records = []
+        for record in self.records:
+            data = asdict(record) | {
+                "mean": record.mean,
+                "deviation": record.deviation,
+                "interval": record.interval,
+            }
+            if record.method != "softmax":
+                data["p_value_against_softmax"] = self.p_value(record, "softmax")
+            if record.method not in ("softmax", "paper"):
+                data["p_value_against_paper"] = self.p_value(record, "paper")
+            records.append(data)
+        return write_sealed(
+            path,
+            _KIND,
+            {
+                "command": self.command,
+                "seeds": self.seeds,
+                "versions": self.versions,
+                "machine": self.machine,
+                "recipes": self.recipes,
+                "records": records,
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Table:
+        """Read a table.
+
+        Raises:
+            DamagedFile: The file is cut off, was edited, or is no such table.
+        """
+        data = read_sealed(path, _KIND)
+        names = Record.__dataclass_fields__
+        records = tuple(
+            Record(
+                **{name: tuple(raw[name]) if name == "accuracy" else raw[name] for name in names}
+            )
+            for raw in data["records"]
+        )
+        return cls(
+            command=data["command"],
+            seeds=tuple(data["seeds"]),
+            recipes=data["recipes"],
+            records=records,
+            versions=data["versions"],
+            machine=data["machine"],
+        )
