@@ -12,6 +12,7 @@ from sharpmax._extras import MissingExtra
 from sharpmax._version import __version__
 from sharpmax.cli.bench import bench
 from sharpmax.cli.demo import demo
+from sharpmax.cli.reproduce import reproduce
 from sharpmax.cli.theory import theory
 
 __all__ = ["app", "main"]
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(theory)
 app.add_typer(bench)
+app.add_typer(reproduce)
 
 
 def _print_version(asked: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 BLACK: Final = "#000000"
@@ -86,3 +87,53 @@ def spread_apart(positions: Sequence[float], distance: float) -> list[float]:
         for place, index in enumerate(group):
             result[index] = start + place * distance
     return result
+
+
+def spread_between(
+    positions: Sequence[float], distance: float, low: float, high: float
+) -> list[float]:
+    """Move positions apart as `spread_apart` does, and keep them between two ends.
+
+    Args:
+        positions: Where the labels would stand.
+        distance: The least distance between two of them; less where there is no room for it.
+        low: The lowest place for a label.
+        high: The highest place for a label.
+
+    Returns:
+        The new position of each.
+
+    Example:
+        >>> spread_between([0.9, 1.0, 1.0], distance=0.2, low=0.0, high=1.0)
+        [0.6, 0.8, 1.0]
+    """
+    if len(positions) > 1:
+        distance = min(distance, (high - low) / (len(positions) - 1))
+    moved = spread_apart(positions, distance)
+    order = sorted(range(len(moved)), key=lambda index: moved[index])
+    for place, index in enumerate(order):
+        moved[index] = max(moved[index], low + place * distance)
+    for place, index in enumerate(reversed(order)):
+        moved[index] = min(moved[index], high - place * distance)
+    return [round(position, 9) for position in moved]
+
+
+def save(figure: Any, path: str | Path) -> Path:
+    """Write a figure, without date or version, so that the same data give the same file.
+
+    Args:
+        figure: Of matplotlib.
+        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
+
+    Returns:
+        The path that was written; folders on the way to it are made.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {
+        ".png": {"Software": None},
+        ".svg": {"Creator": None, "Date": None, "Format": None, "Type": None},
+        ".pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    }
+    figure.savefig(path, metadata=metadata.get(path.suffix.lower()))
+    return path

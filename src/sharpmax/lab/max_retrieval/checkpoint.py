@@ -53,6 +53,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             description = json.loads((file.metadata() or {})["sharpmax"])
-            return description, {name: file.get_tensor(name) for name in file.keys()}
+            return description, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise DamagedFile(f"{path}: the file is cut off or none of sharpmax's ({error})") from None

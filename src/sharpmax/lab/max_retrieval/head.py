@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -80,7 +81,8 @@ class Heads(nn.Module):
         )
         weight = torch.cat((self.priority_weight, self.class_weight), 1)
         flat = features.flatten(1, 2).expand(len(self.seeds), -1, -1)
-        return F.gelu(torch.baddbmm(self.items_bias, flat, weight)).unflatten(1, (sets, items))
+        hidden = F.gelu(torch.baddbmm(self.items_bias, flat, weight))
+        return hidden.reshape(len(self.seeds), sets, items, self.width)
 
     def probes(self, queries: Tensor) -> Tensor:
         """What the logits are the product of hidden items with: [seeds, sets, maps, width].
@@ -91,17 +93,21 @@ class Heads(nn.Module):
         queries = queries.unsqueeze(-1).expand(len(self.seeds), -1, -1)
         hidden = F.gelu(self.query_bias + queries * self.query_in)
         encoded = torch.baddbmm(self.query_out_bias, hidden, self.query_out)
-        asked = torch.bmm(encoded, self.q).unflatten(-1, (-1, self.width)).flatten(1, 2)
+        stack, maps = len(self.seeds), self.normaliser.maps
+        asked = torch.bmm(encoded, self.q).reshape(stack, -1, self.width)
         probes = torch.bmm(torch.bmm(asked, self.k.mT), self.items_out.mT)
-        return probes.unflatten(1, (-1, self.normaliser.maps)) / math.sqrt(self.width)
+        return probes.reshape(stack, -1, maps, self.width) / math.sqrt(self.width)
 
     def logits(self, hidden: Tensor, probes: Tensor) -> Tensor:
         """Logits of the items, [seeds, sets, maps, items]."""
         return (hidden.unsqueeze(2) * probes.unsqueeze(3)).sum(-1)
 
-    def scores(self, weights: Tensor, hidden: Tensor) -> Tensor:
-        """Scores of the classes, from weights of the items: [seeds, sets, classes]."""
-        mixture = torch.matmul(weights.unsqueeze(-2), hidden).squeeze(-2)
+    def scores(self, mixture: Tensor) -> Tensor:
+        """Scores of the classes, [seeds, sets, classes].
+
+        Args:
+            mixture: Hidden items, weighted and added: [seeds, sets, width].
+        """
         value = torch.bmm(torch.bmm(mixture, self.items_out), self.v)
         output = F.gelu(torch.baddbmm(self.output_bias, value, self.output_in))
         return torch.baddbmm(self.output_out_bias, output, self.output_out)
@@ -119,7 +125,24 @@ class Heads(nn.Module):
             query = probes.transpose(0, 1).flatten(1, 2).unsqueeze(2)
             key = hidden.transpose(0, 1).repeat_interleave(normaliser.maps, 1)
             weights = normaliser(query, key, scale=1.0).transpose(0, 1)
-        return self.scores(weights.squeeze(2), hidden)
+        return self.scores(torch.matmul(weights, hidden).squeeze(2))
+
+    def alone(self, index: int) -> Heads:
+        """The model of one seed, as a stack of one.
+
+        Args:
+            index: Which of the stack.
+        """
+        one = copy.deepcopy(self)
+        one.seeds = (self.seeds[index],)
+        for module in one.modules():
+            # The stack is the first axis of every parameter, those of a normaliser included.
+            for name, parameter in module.named_parameters(recurse=False):
+                alone = parameter.detach()[index : index + 1].clone()
+                setattr(module, name, nn.Parameter(alone, requires_grad=parameter.requires_grad))
+        if getattr(one.normaliser, "heads", None) is not None:
+            one.normaliser.heads = 1  # type: ignore[assignment]
+        return one
 
 
 def _plain(normaliser: Normaliser) -> bool:

@@ -1,48 +1,35 @@
-"""The ways to make weights of logits that are compared, by name."""
+"""What heads are trained with, by name."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 import torch
 
-from sharpmax import normalisers, policies
+from sharpmax import policies
 from sharpmax.lab.max_retrieval.recipe import Recipe
-from sharpmax.normalisers import Normaliser
-
-__all__ = ["TRAINED", "normaliser"]
-
-_Make = Callable[[int, Recipe, list[torch.Generator]], Normaliser]
-
-TRAINED: Mapping[str, _Make] = MappingProxyType(
-    {
-        "softmax": lambda heads, recipe, _: normalisers.Softmax(),
-        "paper": lambda heads, recipe, _: normalisers.Softmax(policies.Paper(warn=False)),
-        "ssmax": lambda heads, recipe, _: normalisers.SSMax(heads, 1 / math.log(recipe.largest)),
-        "log-n": lambda heads, recipe, _: normalisers.LogN(recipe.largest),
-        "asentmax": lambda heads, recipe, _: normalisers.ASEntmax(heads, recipe.width),
-        "entmax": lambda heads, recipe, _: normalisers.Entmax(1.5),
-        "sparsemax": lambda heads, recipe, _: normalisers.Sparsemax(),
-        "sigmoid": lambda heads, recipe, _: normalisers.Sigmoid(heads),
-        "linear": lambda heads, recipe, _: normalisers.Linear(heads),
-        "linear-normalised": lambda heads, recipe, _: normalisers.Linear(normalise=True),
-        "stick-breaking": lambda heads, recipe, _: normalisers.StickBreaking(),
-        "selective": lambda heads, recipe, generators: normalisers.Selective(
-            heads, recipe.width, generator=generators
-        ),
-        "differential": lambda heads, recipe, _: normalisers.Differential(heads),
-        "top-k": lambda heads, recipe, _: normalisers.TopK(4),
-        "local": lambda heads, recipe, _: normalisers.Local(recipe.largest),
-        "off-by-one": lambda heads, recipe, _: normalisers.OffByOne(),
-        "hard": lambda heads, recipe, _: normalisers.Hard(straight_through=True),
-        "discontinuous": lambda heads, recipe, generators: normalisers.Discontinuous(
-            heads, recipe.width, generator=generators
-        ),
-    }
+from sharpmax.normalisers import (
+    ASEntmax,
+    Differential,
+    Discontinuous,
+    Entmax,
+    Hard,
+    Linear,
+    Local,
+    LogN,
+    Normaliser,
+    OffByOne,
+    Selective,
+    Sigmoid,
+    Softmax,
+    Sparsemax,
+    SSMax,
+    StickBreaking,
+    TopK,
 )
-"""What heads are trained with, by name: each is made for a number of heads and a recipe."""
+
+__all__ = ["normaliser", "normaliser_names"]
 
 
 def normaliser(recipe: Recipe, seeds: Sequence[int]) -> Normaliser:
@@ -55,7 +42,39 @@ def normaliser(recipe: Recipe, seeds: Sequence[int]) -> Normaliser:
     Raises:
         ValueError: There is no normaliser of that name.
     """
-    if recipe.normaliser not in TRAINED:
-        raise ValueError(f"normaliser: expected one of {', '.join(TRAINED)}, got {recipe.normaliser!r}")
+    makers = _makers(recipe, seeds)
+    if recipe.normaliser not in makers:
+        raise ValueError(
+            f"normaliser: expected one of {', '.join(makers)}, got {recipe.normaliser!r}"
+        )
+    return makers[recipe.normaliser]()
+
+
+def normaliser_names() -> list[str]:
+    """Every name that `normaliser` knows, softmax first."""
+    return list(_makers(Recipe(), ()))
+
+
+def _makers(recipe: Recipe, seeds: Sequence[int]) -> dict[str, Callable[[], Normaliser]]:
+    heads, width, length = len(seeds), recipe.width, recipe.largest
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    return TRAINED[recipe.normaliser](len(seeds), recipe, generators)
+    return {
+        "softmax": Softmax,
+        "paper": lambda: Softmax(policies.Paper(warn=False)),
+        "ssmax": lambda: SSMax(heads, 1 / math.log(length)),
+        "log-n": lambda: LogN(length),
+        "asentmax": lambda: ASEntmax(heads, width),
+        "entmax": lambda: Entmax(1.5),
+        "sparsemax": Sparsemax,
+        "sigmoid": lambda: Sigmoid(heads),
+        "linear": lambda: Linear(heads),
+        "linear-normalised": lambda: Linear(normalise=True),
+        "stick-breaking": StickBreaking,
+        "selective": lambda: Selective(heads, width, generator=generators),
+        "differential": lambda: Differential(heads),
+        "top-k": lambda: TopK(4),
+        "local": lambda: Local(length),
+        "off-by-one": OffByOne,
+        "hard": lambda: Hard(straight_through=True),
+        "discontinuous": lambda: Discontinuous(heads, width, generator=generators),
+    }

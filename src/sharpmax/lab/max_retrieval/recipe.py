@@ -24,8 +24,8 @@ class Recipe:
         learning_rate: Of Adam.
         schedule: The learning rate stays constant, or falls to zero along half a cosine.
         weight_decay: How much weights shrink.
-        decoupled: Shrink the weights apart from the gradient, as AdamW does; False adds the decay to
-            the gradient ("coupled").
+        decoupled: Shrink the weights apart from the gradient, as AdamW does; False adds the decay
+            to the gradient ("coupled").
         averaging: Decay of the exponential moving average of the weights.
         ties: Draw some of the sets with priorities close together.
         width: Width of all layers.

@@ -62,6 +62,11 @@ class Record:
         return bootstrap_interval(self.accuracy)
 
 
+def record_of(data: dict[str, Any]) -> Record:
+    """The record that plain data describes."""
+    return Record(**{**data, "accuracy": tuple(data["accuracy"])})
+
+
 @dataclass(frozen=True)
 class Table:
     """All records of an experiment, and what they come from.
@@ -73,6 +78,7 @@ class Table:
         records: What was measured.
         versions: Versions of the software.
         machine: The kind of machine.
+        settings: What all trainings and tests have in common.
     """
 
     command: str
@@ -83,6 +89,7 @@ class Table:
         default_factory=lambda: versions(("numpy", "torch", "entmax", "scipy"))
     )
     machine: dict[str, Any] = field(default_factory=machine)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def select(self, **values: object) -> Iterator[Record]:
         """Records whose fields have these values.
@@ -111,11 +118,8 @@ class Table:
         Returns:
             The p-value; None without the other method in the table, or where there is none.
         """
-        others = list(
-            self.select(
-                method=method, weights=record.weights, recipe=record.recipe, n=record.n
-            )
-        )
+        same = {name: getattr(record, name) for name in ("weights", "recipe", "group", "n")}
+        others = list(self.select(method=method, **same))
         return paired_p_value(record.accuracy, others[0].accuracy) if len(others) == 1 else None
 
     def sizes(self) -> list[int]:
@@ -144,6 +148,7 @@ class Table:
                 "seeds": self.seeds,
                 "versions": self.versions,
                 "machine": self.machine,
+                "settings": self.settings,
                 "recipes": self.recipes,
                 "records": records,
             },
@@ -158,12 +163,7 @@ class Table:
         """
         data = read_sealed(path, _KIND)
         names = Record.__dataclass_fields__
-        records = tuple(
-            Record(
-                **{name: tuple(raw[name]) if name == "accuracy" else raw[name] for name in names}
-            )
-            for raw in data["records"]
-        )
+        records = tuple(record_of({name: raw[name] for name in names}) for raw in data["records"])
         return cls(
             command=data["command"],
             seeds=tuple(data["seeds"]),
@@ -171,4 +171,5 @@ class Table:
             records=records,
             versions=data["versions"],
             machine=data["machine"],
+            settings=data["settings"],
         )

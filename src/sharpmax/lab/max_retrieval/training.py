@@ -88,7 +88,7 @@ class Training:
                 self._optimiser.param_groups[0]["lr"] = self._learning_rate()
                 self._optimiser.zero_grad(set_to_none=True)
                 # The seeds' losses are added, so each seed has the gradient of its own.
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 self._optimiser.step()
                 torch._foreach_lerp_(averaged, parameters, 1 - self.recipe.averaging)
                 self.step += 1
@@ -174,7 +174,7 @@ def train(
     folder: Path,
     *,
     keep: Sequence[int] = (),
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
     every: float = 30.0,
 ) -> Path:
     """Train heads, or go on where an earlier call was stopped.

@@ -1,0 +1,126 @@
+"""The arms of the experiment: heads to train, and what to test them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sharpmax.lab.max_retrieval.inference import MAIN
+from sharpmax.lab.max_retrieval.methods import normaliser_names
+from sharpmax.lab.max_retrieval.recipe import Recipe
+from sharpmax.lab.max_retrieval.records import Group
+from sharpmax.tasks.max_retrieval import NearTies
+
+__all__ = ["AS_TRAINED", "Arm", "Look", "all_arms"]
+
+AS_TRAINED = "as trained"
+"""The method that is whatever the heads were trained with."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A test of the weights of an arm after a step.
+
+    Attributes:
+        step: After which step.
+        recipe: Name of what was trained up to there.
+        groups: The parts of the table that it belongs to, each with the methods that it shows: None
+            is every method at inference, `AS_TRAINED` what the heads were trained with.
+    """
+
+    step: int
+    recipe: str
+    groups: dict[Group, tuple[str, ...] | None]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Heads that are trained together.
+
+    Attributes:
+        name: Of the arm, and of its folder.
+        recipe: How they are trained.
+        looks: When and how they are tested.
+        largest: The largest size that they are tested at; None is all sizes.
+    """
+
+    name: str
+    recipe: Recipe
+    looks: tuple[Look, ...]
+    largest: int | None = None
+
+
+def all_arms(steps: int) -> list[Arm]:
+    """Every arm of the experiment, the most important first.
+
+    Args:
+        steps: Batches of a standard training.
+    """
+    return [_standard(steps), *_beyond(steps), *_details(steps), *_trained(steps)]
+
+
+def steps_name(steps: int) -> str:
+    """A number of steps in short: 40k for 40,000."""
+    return f"{steps // 1000}k" if steps % 1000 == 0 else str(steps)
+
+
+def _standard(steps: int) -> Arm:
+    half, more = max(1, steps // 2), steps * 5 // 2
+
+    def name(step: int) -> str:
+        return f"standard-{steps_name(step)}"
+
+    return Arm(
+        "standard",
+        Recipe(steps=more),
+        (
+            Look(half, name(half), {"training": MAIN}),
+            Look(
+                steps,
+                name(steps),
+                {"inference": None, "training": MAIN, "trained": ("softmax",), "beyond": MAIN},
+            ),
+            Look(more, name(more), {"training": MAIN}),
+        ),
+    )
+
+
+def _details(steps: int) -> list[Arm]:
+    """Details of the training of plain softmax."""
+    recipes = {
+        "cosine": Recipe(steps=steps, schedule="cosine"),
+        "decay-0": Recipe(steps=steps, weight_decay=0.0),
+        "decay-1e-4": Recipe(steps=steps, weight_decay=1e-4, decoupled=False),
+        "decay-1e-3": Recipe(steps=steps, weight_decay=1e-3, decoupled=False),
+    }
+    groups: dict[str, dict[Group, tuple[str, ...] | None]] = {
+        name: {"training": MAIN} for name in recipes
+    }
+    groups["cosine"]["beyond"] = MAIN
+    return [
+        Arm(name, recipe, (Look(steps, name, groups[name]),)) for name, recipe in recipes.items()
+    ]
+
+
+def _trained(steps: int) -> list[Arm]:
+    """Alternatives to softmax, in training and in the test."""
+    arms = []
+    for name in normaliser_names():
+        if name != "softmax":
+            look = Look(steps, f"with-{name}", {"trained": (AS_TRAINED,)})
+            # Selection compares every item with every other.
+            largest = 4096 if name == "selective" else None
+            arms.append(Arm(f"with-{name}", Recipe(name, steps=steps), (look,), largest))
+    return arms
+
+
+def _beyond(steps: int) -> list[Arm]:
+    """Recipes that keep the head right far beyond the size of its training sets."""
+    ties = NearTies()
+    recipes = {
+        "near-ties": Recipe(steps=steps, ties=ties),
+        "near-ties+cosine": Recipe(steps=steps, ties=ties, schedule="cosine"),
+    }
+    return [
+        Arm(name, recipe, (Look(steps, name, {"beyond": MAIN}),))
+        for name, recipe in recipes.items()
+    ]

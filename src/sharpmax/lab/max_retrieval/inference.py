@@ -1,0 +1,90 @@
+"""The methods that change a trained head at inference alone, calibrated without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sharpmax
+from sharpmax import normalisers, policies
+from sharpmax.lab.max_retrieval.evaluation import Weigh, unlabelled_logits
+from sharpmax.lab.max_retrieval.head import Heads
+
+__all__ = ["MAIN", "inference_methods", "reference_entropy"]
+
+MAIN = ("softmax", "paper", "exponential", "hard")
+"""What is tried on every head, in the order of tables."""
+
+# Calibration sees as many items as the largest set of training, and this many sets.
+_LENGTH, _SETS = 16, 2048
+_FIXED = (2, 4, 8, 16, 32, 64)
+_TOP = (2, 4, 16)
+
+
+def inference_methods(
+    heads: Heads, names: Sequence[str] | None = None
+) -> Mapping[str, Sequence[Weigh]]:
+    """Ways to make weights of the logits of a head, by name, calibrated to it.
+
+    Args:
+        heads: A stack of one, trained with softmax.
+        names: Which methods; None is all of them.
+
+    Returns:
+        For each name one way, but for "oracle" one for each inverse temperature of a grid: a set
+        then counts as right if one of them is. That peeks at the label, and bounds from above what
+        any rule for the temperature can reach on these logits.
+    """
+    logits = unlabelled_logits(heads, _LENGTH, _SETS)
+    reference = reference_entropy(logits)
+    tempered: dict[str, policies.Policy] = {
+        "paper": policies.Paper(warn=False),
+        "exponential": policies.Exponential(reference),
+        "entropy-target": policies.EntropyTarget(reference),
+        "log-length": policies.LogLength(train_length=_LENGTH),
+        "fitted": fitted(logits),
+        **{f"fixed-{beta}": policies.Fixed(1 / beta) for beta in _FIXED},
+    }
+    methods: dict[str, Sequence[Weigh]] = {
+        "softmax": [normalisers.Softmax().weights],
+        **{name: [normalisers.Softmax(policy).weights] for name, policy in tempered.items()},
+        "hard": [normalisers.Hard().weights],
+        **{f"top-{k}": [normalisers.TopK(k).weights] for k in _TOP},
+        "sparsemax": [normalisers.Sparsemax().weights],
+        "entmax": [normalisers.Entmax(1.5).weights],
+        "oracle": [_Fixed(beta) for beta in 2.0 ** np.arange(0, 12.5, 0.5)],
+    }
+    return methods if names is None else {name: methods[name] for name in names}
+
+
+def reference_entropy(logits: Tensor) -> float:
+    """Mean entropy of rows, in nats: how sharp a head is at the size where it works."""
+    return float(sharpmax.entropy(logits).mean())
+
+
+def fitted(logits: Tensor) -> policies.Fitted:
+    """A policy from rows without labels: flattened, a row tells what would have made it sharp.
+
+    A row whose logits are multiplied by u < 1 has a higher entropy, as one of more items has, and
+    the inverse temperature that undoes it is 1/u. Such pairs are fitted by a curve that never
+    falls; above the entropies of flattened rows, it goes on by the exponential law.
+
+    Args:
+        logits: Rows at a size where the head works: [sets, items].
+    """
+    flattening = 2.0 ** torch.arange(0, 8.5, 0.25)
+    entropies = torch.stack([sharpmax.entropy(logits / beta).mean() for beta in flattening])
+    return policies.fit(entropies.double().numpy(), flattening.double().numpy(), knots=16)
+
+
+class _Fixed:
+    """softmax(beta e) without statistics, which are not needed."""
+
+    def __init__(self, beta: float) -> None:
+        self._beta = beta
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return torch.softmax(self._beta * logits, -1)
