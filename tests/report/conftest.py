@@ -116,10 +116,11 @@ def make_figures(sizes: Iterable[int]) -> dict[str, Any]:
         for place, name in enumerate(names):
             weights[place].append(sharpmax.softmax(logits, METHODS[name])[:, :16].tolist())
         largest = np.stack([sharpmax.softmax(beta * logits)[:, 0] for beta in betas])
-        for row in np.flatnonzero((logits[:, 0] < logits.max(-1)) | (np.arange(32) < 6)):
-            points["entropy"].append(float(sharpmax.entropy(logits[row])))
-            points["inverse_temperature"].append(float(betas[largest[:, row].argmax()]))
-            points["n"].append(n)
+        for row in range(32):
+            if 0 < (best := int(largest[:, row].argmax())) < len(betas) - 1:
+                points["entropy"].append(float(sharpmax.entropy(logits[row])))
+                points["inverse_temperature"].append(float(betas[best]))
+                points["n"].append(n)
     refit = np.polyfit(points["entropy"], points["inverse_temperature"], 4)
     return {
         "attention": {"sizes": sizes, "methods": names, "weights": weights},

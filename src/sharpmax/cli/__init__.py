@@ -14,6 +14,7 @@ from sharpmax.cli.bench import bench
 from sharpmax.cli.demo import demo
 from sharpmax.cli.reproduce import reproduce
 from sharpmax.cli.theory import theory
+from sharpmax.lab.results import Refused
 
 __all__ = ["app", "main"]
 
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except _ParserError as error:
         # Without arguments the parser has shown the help, and its error says nothing more.
         _fail(error.format_message(), error.exit_code)  # type: ignore[attr-defined]
-    except MissingExtra as error:
+    except (MissingExtra, Refused) as error:
         _fail(str(error), 1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

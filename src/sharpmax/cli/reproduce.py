@@ -24,6 +24,7 @@ reproduce = typer.Typer(
 )
 
 _SIZES = "16,32,64,128,256,512,1024,2048,4096,8192,16384"
+_FAR = "65536,262144,1048576"
 
 
 @reproduce.command("max-retrieval")
@@ -31,6 +32,9 @@ def max_retrieval(
     seeds: Annotated[int, typer.Option(min=1, help="Number of heads, seeds 0, 1, …")] = 10,
     steps: Annotated[int, typer.Option(min=2, help="Batches of a standard training.")] = 40_000,
     sizes: Annotated[str, typer.Option(help="Items in a test set, with commas.")] = _SIZES,
+    far: Annotated[
+        str, typer.Option(help="Further sizes, for what goes beyond, in double precision.")
+    ] = _FAR,
     arms: Annotated[
         str, typer.Option(help="Which trainings, with commas; 'list' lists them.")
     ] = "all",
@@ -58,22 +62,25 @@ def max_retrieval(
     from sharpmax.lab.max_retrieval.study import Settings, Study
 
     if quick:
-        seeds, steps, sizes = 2, 200, "16,64,256"
-    chosen = _numbers(sizes)
+        seeds, steps, sizes, far = 2, 200, "16,64,256", "1024"
+    chosen, farther = _numbers("--sizes", sizes), _numbers("--far", far)
     settings = Settings(
         seeds=tuple(range(seeds)),
         steps=steps,
         sizes=chosen,
         sets=tuple(64 if quick else number_of_sets(n) for n in chosen),
+        far=farther,
+        far_sets=tuple(8 if quick else number_of_sets(n) for n in farther),
     )
     known = {arm.name: arm for arm in all_arms(steps)}
     if arms == "list":
         for name in known:
             typer.echo(name)
         return
+    asked = _chosen(known, arms)
     console = Console()
     study = Study(output, settings, _command(settings, output, quick), resume=resume)
-    for arm in _chosen(known, arms):
+    for arm in asked:
         _run(console, study, arm)
     console.print(f"Table: {study.table_path}", soft_wrap=True, highlight=False)
 
@@ -99,7 +106,8 @@ def _run(console: Console, study: Study, arm: Arm) -> None:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    tests = 2 * len(arm.looks) * len(study.settings.sizes)
+    sizes, far = len(study.settings.sizes), len(study.settings.far)
+    tests = 2 * sum(sizes + far * look.far for look in arm.looks)
     with Progress(*columns, console=console) as progress:
         trained = progress.add_task(f"{arm.name}: train", total=arm.recipe.steps, note="")
         tested = progress.add_task(f"{arm.name}: test", total=tests, note="")
@@ -107,7 +115,7 @@ def _run(console: Console, study: Study, arm: Arm) -> None:
         def on_training(at: training.Progress) -> None:
             progress.update(trained, completed=at.step, note=f"loss {at.loss:.4f}")
 
-        def on_testing(look: object, weights: str, n: int) -> None:
+        def on_testing(_: object, weights: str, n: int) -> None:
             progress.update(trained, completed=arm.recipe.steps)
             progress.update(tested, advance=1, note=f"{weights} weights, n = {n:,}")
 
@@ -128,7 +136,7 @@ def _chosen(known: dict[str, Arm], names: str) -> list[Arm]:
     return [known[name] for name in names.split(",")]
 
 
-def _numbers(sizes: str) -> tuple[int, ...]:
+def _numbers(option: str, sizes: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(size) for size in sizes.split(","))
     except ValueError:
@@ -136,7 +144,7 @@ def _numbers(sizes: str) -> tuple[int, ...]:
     if not numbers or min(numbers) < 1 or len(set(numbers)) != len(numbers):
         raise typer.BadParameter(
             f"expected different whole numbers above 0, with commas; got {sizes!r}",
-            param_hint="--sizes",
+            param_hint=option,
         )
     return tuple(sorted(numbers))
 
@@ -147,6 +155,8 @@ def _command(settings: Settings, output: Path, quick: bool) -> str:
         return "sharpmax reproduce max-retrieval --quick"
     sizes = ",".join(map(str, settings.sizes))
     options = [f"--seeds {len(settings.seeds)}", f"--steps {settings.steps}"]
+    far = ",".join(map(str, settings.far))
     options += [f"--sizes {sizes}"] if sizes != _SIZES else []
+    options += [f"--far {far}"] if far != _FAR else []
     folder = [] if output.is_absolute() else [f"--output {output}"]
     return " ".join(["sharpmax reproduce max-retrieval", *options, *folder])

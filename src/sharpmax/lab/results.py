@@ -14,11 +14,28 @@ from typing import Any
 
 from sharpmax._version import __version__
 
-__all__ = ["DamagedFile", "machine", "read_sealed", "versions", "write_json", "write_sealed"]
+__all__ = [
+    "DamagedFile",
+    "Refused",
+    "SettingsChanged",
+    "machine",
+    "read_sealed",
+    "versions",
+    "write_json",
+    "write_sealed",
+]
 
 
-class DamagedFile(ValueError):
+class Refused(ValueError):
+    """Files or settings are not what they would have to be; the message says what to do."""
+
+
+class DamagedFile(Refused):
     """A file is cut off, was edited, or is not what it was taken for."""
+
+
+class SettingsChanged(Refused):
+    """A run was to go on with other settings than it began with."""
 
 
 def versions(packages: Sequence[str] = ("numpy", "torch")) -> dict[str, str]:

@@ -45,8 +45,10 @@ def recipe_text(recipe: Mapping[str, Any] | None) -> str:
     if not recipe:
         return ""
     parts = []
-    if "steps" in recipe:
-        parts.append(f"{recipe['steps']:,} steps")
+    # Weights may come from the midst of a longer training.
+    steps = recipe.get("tested_after", recipe.get("steps"))
+    if steps is not None:
+        parts.append(f"{steps:,} steps")
     if "learning_rate" in recipe:
         rate = f"{recipe['learning_rate']:g}"
         parts.append(f"rate {rate}, {recipe.get('schedule', 'constant')}")

@@ -160,7 +160,9 @@ def _draw_line(axes: Any, each: _Drawn, *, few: bool) -> None:
         return
     low, high = zip(*(record.interval for record in each.line.values()), strict=True)
     bounds = [[100 * value for value in values] for values in (low, high)]
-    axes.fill_between(sizes, *bounds, color=color, alpha=0.16 if few else 0.08, linewidth=0, zorder=1)
+    axes.fill_between(
+        sizes, *bounds, color=color, alpha=0.16 if few else 0.08, linewidth=0, zorder=1
+    )
 
 
 def _draw_chance(axes: Any) -> None:
@@ -199,12 +201,15 @@ def _label_ends(axes: Any, drawn: Sequence[_Drawn], height: float) -> None:
         [each.end for each in drawn], distance=102 * 0.185 / inches, low=1.0, high=101.0
     )
     # Lines that end together keep the order of the table, the first one on top.
+    longest = max(max(each.line) for each in drawn)
     order = sorted(range(len(drawn)), key=lambda index: (-drawn[index].end, index))
     for index, place in zip(order, sorted(places, reverse=True), strict=True):
         each = drawn[index]
+        last = max(each.line)
+        where = "" if last == longest else f" at {last:,}"
         axes.annotate(
-            f"{each.label}  {percent(each.end / 100)}",
-            (max(each.line), each.end),
+            f"{each.label}  {percent(each.end / 100)}{where}",
+            (last, each.end),
             xytext=(1.03, place),
             textcoords=axes.get_yaxis_transform(),
             va="center",
@@ -214,7 +219,9 @@ def _label_ends(axes: Any, drawn: Sequence[_Drawn], height: float) -> None:
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
-                "color": "#C8C8C8" if each.faint else each.look.color,
+                # Across the figure, a leader must not look like a line of the data.
+                "color": "#C8C8C8" if each.faint or where else each.look.color,
+                "linestyle": "dotted" if where else "solid",
                 "linewidth": 0.6,
                 "relpos": (0.0, 0.5),
                 "shrinkA": 1,

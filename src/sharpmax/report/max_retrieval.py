@@ -205,15 +205,13 @@ def training_table(table: Results, weights: WeightsKind = "averaged") -> Table:
     """
     found = lines(table, "training", weights)
     sizes = _sizes(found, f"details of the training with {WEIGHTS[weights]}")
-    rows = [
-        [
-            recipe,
-            recipe_text(table.recipes.get(recipe)),
-            look(method).label,
-            *(cell_of(line, n, sizes) for n in sizes),
-        ]
-        for (recipe, method), line in found.items()
-    ]
+    rows: list[list[str]] = []
+    for (recipe, method), line in found.items():
+        # Said once for each recipe.
+        told = bool(rows) and rows[-1][0] == recipe
+        what = "" if told else recipe_text(table.recipes.get(recipe))
+        cells = [cell_of(line, n, sizes) for n in sizes]
+        rows.append([recipe, what, look(method).label, *cells])
     below = caption_of(table, found.values(), sizes, weights)
     header = ["training", "what it is", "at inference", *heads(sizes)]
     return Table(header, rows, caption=below, words=3)

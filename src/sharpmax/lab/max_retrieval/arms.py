@@ -10,10 +10,13 @@ from sharpmax.lab.max_retrieval.recipe import Recipe
 from sharpmax.lab.max_retrieval.records import Group
 from sharpmax.tasks.max_retrieval import NearTies
 
-__all__ = ["AS_TRAINED", "Arm", "Look", "all_arms"]
+__all__ = ["AS_TRAINED", "CLASS_BLIND", "Arm", "Look", "all_arms"]
 
 AS_TRAINED = "as trained"
 """The method that is whatever the heads were trained with."""
+CLASS_BLIND = "exponential, class-blind"
+"""The method that takes from logits what a class adds to them, and then sharpens."""
+BEYOND = (*MAIN, CLASS_BLIND)
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,13 @@ class Look:
         recipe: Name of what was trained up to there.
         groups: The parts of the table that it belongs to, each with the methods that it shows: None
             is every method at inference, `AS_TRAINED` what the heads were trained with.
+        far: Whether it goes on to sizes that need double precision, and is made class-blind.
     """
 
     step: int
     recipe: str
     groups: dict[Group, tuple[str, ...] | None]
+    far: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,29 +69,28 @@ def steps_name(steps: int) -> str:
 
 
 def _standard(steps: int) -> Arm:
-    half, more = max(1, steps // 2), steps * 5 // 2
-
-    def name(step: int) -> str:
-        return f"standard-{steps_name(step)}"
-
+    half = steps // 2
+    first: dict[Group, tuple[str, ...] | None] = {"training": MAIN, "trained": ("softmax",)}
+    last: dict[Group, tuple[str, ...] | None] = {
+        "inference": None,
+        "training": MAIN,
+        "beyond": BEYOND,
+    }
     return Arm(
         "standard",
-        Recipe(steps=more),
+        Recipe(steps=steps),
         (
-            Look(half, name(half), {"training": MAIN}),
-            Look(
-                steps,
-                name(steps),
-                {"inference": None, "training": MAIN, "trained": ("softmax",), "beyond": MAIN},
-            ),
-            Look(more, name(more), {"training": MAIN}),
+            Look(half, f"standard-{steps_name(half)}", first),
+            Look(steps, f"standard-{steps_name(steps)}", last, far=True),
         ),
     )
 
 
 def _details(steps: int) -> list[Arm]:
     """Details of the training of plain softmax."""
+    longer = steps * 5 // 2
     recipes = {
+        f"standard-{steps_name(longer)}": Recipe(steps=longer),
         "cosine": Recipe(steps=steps, schedule="cosine"),
         "decay-0": Recipe(steps=steps, weight_decay=0.0),
         "decay-1e-4": Recipe(steps=steps, weight_decay=1e-4, decoupled=False),
@@ -97,19 +101,21 @@ def _details(steps: int) -> list[Arm]:
     }
     groups["cosine"]["beyond"] = MAIN
     return [
-        Arm(name, recipe, (Look(steps, name, groups[name]),)) for name, recipe in recipes.items()
+        Arm(name, recipe, (Look(recipe.steps, name, groups[name]),))
+        for name, recipe in recipes.items()
     ]
 
 
 def _trained(steps: int) -> list[Arm]:
-    """Alternatives to softmax, in training and in the test."""
+    """Alternatives to softmax, in training and in the test: half the steps, as there are many."""
     arms = []
+    half = steps // 2
     for name in normaliser_names():
         if name != "softmax":
-            look = Look(steps, f"with-{name}", {"trained": (AS_TRAINED,)})
+            look = Look(half, f"with-{name}", {"trained": (AS_TRAINED,)})
             # Selection compares every item with every other.
             largest = 4096 if name == "selective" else None
-            arms.append(Arm(f"with-{name}", Recipe(name, steps=steps), (look,), largest))
+            arms.append(Arm(f"with-{name}", Recipe(name, steps=half), (look,), largest))
     return arms
 
 
@@ -121,6 +127,6 @@ def _beyond(steps: int) -> list[Arm]:
         "near-ties+cosine": Recipe(steps=steps, ties=ties, schedule="cosine"),
     }
     return [
-        Arm(name, recipe, (Look(steps, name, {"beyond": MAIN}),))
+        Arm(name, recipe, (Look(recipe.steps, name, {"beyond": BEYOND}, far=True),))
         for name, recipe in recipes.items()
     ]

@@ -14,13 +14,13 @@ from sharpmax.lab.max_retrieval.head import Heads
 from sharpmax.tasks.max_retrieval import CLASSES, Sets, sample
 
 __all__ = [
-    "Scores",
+    "Answering",
     "Streamed",
     "Weigh",
     "accuracy",
     "accuracy_as_trained",
     "number_of_sets",
-    "unlabelled_logits",
+    "unlabelled_sets",
 ]
 
 Weigh = Callable[[Tensor], Tensor]
@@ -52,8 +52,11 @@ def test_sets(n: int, sets: int) -> Iterator[Sets]:
 test_sets.__test__ = False  # type: ignore[attr-defined]
 
 
-class Scores(Protocol):
+class Answering(Protocol):
     """Something that answers sets, with weights made in one of several ways."""
+
+    def logits(self, sets: Sets) -> Tensor:
+        """Logits of the items, [sets, items]."""
 
     def scores(self, ways: Sequence[Weigh], sets: Sets) -> Tensor:
         """Scores of the classes for each way to make weights: [sets, ways, classes]."""
@@ -68,6 +71,13 @@ class Streamed:
 
     def __init__(self, heads: Heads) -> None:
         self._heads = heads
+
+    def logits(self, sets: Sets) -> Tensor:
+        """Logits of the items, [sets, items]."""
+        priorities, classes, queries = _tensors(sets)
+        with torch.inference_mode():
+            hidden = self._heads.hidden(priorities[None], classes[None])
+            return self._heads.logits(hidden, self._heads.probes(queries[None]))[0, :, 0]
 
     def scores(self, ways: Sequence[Weigh], sets: Sets) -> Tensor:
         """Scores of the classes for each way to make weights: [sets, ways, classes]."""
@@ -94,7 +104,7 @@ class Streamed:
 
 
 def accuracy(
-    head: Scores, weighs: Mapping[str, Sequence[Weigh]], n: int, sets: int
+    head: Answering, weighs: Mapping[str, Sequence[Weigh]], n: int, sets: int
 ) -> dict[str, float]:
     """Share of the test sets that a head answers right, with other weights of the same logits.
 
@@ -137,19 +147,14 @@ def accuracy_as_trained(heads: Heads, n: int, sets: int) -> float:
     return right / sets
 
 
-def unlabelled_logits(heads: Heads, n: int, sets: int) -> Tensor:
-    """Logits of a head on sets without labels, for calibration: [sets, items].
+def unlabelled_sets(n: int, sets: int = 2048) -> Sets:
+    """Sets for calibration, apart from those of training and test; their labels are not used.
 
     Args:
-        heads: A stack of one.
         n: Items in a set.
         sets: Number of sets.
     """
-    drawn = sample(np.random.default_rng((_UNLABELLED, n)), sets, n)
-    priorities, classes, queries = _tensors(drawn)
-    with torch.inference_mode():
-        hidden = heads.hidden(priorities[None], classes[None])
-        return heads.logits(hidden, heads.probes(queries[None]))[0, :, 0]
+    return sample(np.random.default_rng((_UNLABELLED, n)), sets, n)
 
 
 def _tensors(sets: Sets) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,27 +10,24 @@ from torch import Tensor
 
 import sharpmax
 from sharpmax import normalisers, policies
-from sharpmax.lab.max_retrieval.evaluation import Weigh, unlabelled_logits
-from sharpmax.lab.max_retrieval.head import Heads
+from sharpmax.lab.max_retrieval.evaluation import Weigh
 
 __all__ = ["MAIN", "inference_methods", "reference_entropy"]
 
 MAIN = ("softmax", "paper", "exponential", "hard")
 """What is tried on every head, in the order of tables."""
 
-# Calibration sees as many items as the largest set of training, and this many sets.
-_LENGTH, _SETS = 16, 2048
 _FIXED = (2, 4, 8, 16, 32, 64)
 _TOP = (2, 4, 16)
 
 
 def inference_methods(
-    heads: Heads, names: Sequence[str] | None = None
+    logits: Tensor, names: Sequence[str] | None = None
 ) -> Mapping[str, Sequence[Weigh]]:
     """Ways to make weights of the logits of a head, by name, calibrated to it.
 
     Args:
-        heads: A stack of one, trained with softmax.
+        logits: Of the head, on sets without labels of a size where it works: [sets, items].
         names: Which methods; None is all of them.
 
     Returns:
@@ -38,13 +35,12 @@ def inference_methods(
         then counts as right if one of them is. That peeks at the label, and bounds from above what
         any rule for the temperature can reach on these logits.
     """
-    logits = unlabelled_logits(heads, _LENGTH, _SETS)
     reference = reference_entropy(logits)
     tempered: dict[str, policies.Policy] = {
         "paper": policies.Paper(warn=False),
         "exponential": policies.Exponential(reference),
         "entropy-target": policies.EntropyTarget(reference),
-        "log-length": policies.LogLength(train_length=_LENGTH),
+        "log-length": policies.LogLength(train_length=logits.shape[-1]),
         "fitted": fitted(logits),
         **{f"fixed-{beta}": policies.Fixed(1 / beta) for beta in _FIXED},
     }

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sharpmax.lab.max_retrieval.arms import AS_TRAINED, Arm, Look
-from sharpmax.lab.max_retrieval.evaluation import Streamed, Weigh, accuracy, accuracy_as_trained
+from sharpmax.lab.max_retrieval.arms import AS_TRAINED, CLASS_BLIND, Arm, Look
+from sharpmax.lab.max_retrieval.evaluation import (
+    Streamed,
+    accuracy,
+    accuracy_as_trained,
+    unlabelled_sets,
+)
 from sharpmax.lab.max_retrieval.head import Heads
-from sharpmax.lab.max_retrieval.inference import inference_methods
+from sharpmax.lab.max_retrieval.inference import MAIN, inference_methods
+from sharpmax.lab.max_retrieval.profile import Profile
 from sharpmax.lab.max_retrieval.records import Record, Table, WeightsKind
 from sharpmax.lab.max_retrieval.training import (
     Progress,
-    SettingsChanged,
     load_heads,
     train,
     weights_path,
 )
+from sharpmax.lab.results import SettingsChanged
 
 __all__ = ["Settings", "Study"]
 
+# Calibration sees no more items than training did.
+_CALIBRATION_SIZE = 16
 _WEIGHTS: tuple[WeightsKind, ...] = ("last", "averaged")
 
 
@@ -34,12 +42,16 @@ class Settings:
         steps: Batches of a standard training; other trainings are multiples of it.
         sizes: Numbers of items to test at.
         sets: Test sets at each of the sizes.
+        far: Further sizes, at which recipes that go beyond are tested in double precision.
+        far_sets: Test sets at each of these.
     """
 
     seeds: tuple[int, ...]
     steps: int
     sizes: tuple[int, ...]
     sets: tuple[int, ...]
+    far: tuple[int, ...] = ()
+    far_sets: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as it comes back from JSON."""
@@ -129,18 +141,20 @@ class Study:
     ) -> Iterator[Record]:
         for weights in _WEIGHTS:
             heads, recipe = load_heads(weights_path(folder, look.step), weights)
-            alone = [heads.alone(index) for index in range(len(heads.seeds))]
-            ways = [_ways(one, look) for one in alone]
-            for n, sets in zip(self.settings.sizes, self.settings.sets, strict=True):
+            tests = [_Test(heads.alone(index), look) for index in range(len(heads.seeds))]
+            sizes = list(zip(self.settings.sizes, self.settings.sets, strict=True))
+            if look.far:
+                sizes += zip(self.settings.far, self.settings.far_sets, strict=True)
+            for n, sets in sizes:
                 if arm.largest is not None and n > arm.largest:
                     continue
                 on_testing(look, weights, n)
-                by_seed = [
-                    accuracy(Streamed(one), way, n, sets) if way else _as_trained(one, n, sets)
-                    for one, way in zip(alone, ways, strict=True)
-                ]
+                far = n in self.settings.far
+                by_seed = [test.accuracies(n, sets, far=far) for test in tests]
                 for group, shown in look.groups.items():
                     for method in by_seed[0] if shown is None else shown:
+                        if method not in by_seed[0]:
+                            continue
                         yield Record(
                             method=recipe.normaliser if method == AS_TRAINED else method,
                             weights=weights,
@@ -153,18 +167,45 @@ class Study:
                         )
 
 
-def _ways(heads: Heads, look: Look) -> Mapping[str, Sequence[Weigh]]:
-    """The methods at inference that a look asks for; none if it asks for the heads as trained."""
-    names: set[str] = set()
-    for shown in look.groups.values():
-        if shown is None:
-            return inference_methods(heads)
-        names.update(shown)
-    return {} if AS_TRAINED in names else inference_methods(heads, sorted(names))
+class _Test:
+    """The tests of one head that a look asks for, calibrated without labels.
 
+    Args:
+        heads: A stack of one.
+        look: What to test.
+    """
 
-def _as_trained(heads: Heads, n: int, sets: int) -> dict[str, float]:
-    return {AS_TRAINED: accuracy_as_trained(heads, n, sets)}
+    def __init__(self, heads: Heads, look: Look) -> None:
+        self._heads = heads
+        names = {name for shown in look.groups.values() for name in shown or ()}
+        self._as_trained = AS_TRAINED in names
+        if self._as_trained:
+            return
+        sets = unlabelled_sets(_CALIBRATION_SIZE)
+        self._near = Streamed(heads)
+        every = None in look.groups.values()
+        self._ways = inference_methods(
+            self._near.logits(sets), None if every else sorted(names - {CLASS_BLIND})
+        )
+        if look.far:
+            self._exact = Profile(heads)
+            self._blind = Profile(heads, class_blind=True)
+            self._blind_ways = inference_methods(self._blind.logits(sets), ["exponential"])
+        self._far = look.far
+
+    def accuracies(self, n: int, sets: int, *, far: bool) -> dict[str, float]:
+        """Accuracy by method; far sizes in double precision, for the few main methods."""
+        if self._as_trained:
+            return {AS_TRAINED: accuracy_as_trained(self._heads, n, sets)}
+        if far:
+            ways = {name: self._ways[name] for name in MAIN}
+            found = accuracy(self._exact, ways, n, sets)
+        else:
+            found = accuracy(self._near, self._ways, n, sets)
+        if self._far:
+            blind = accuracy(self._blind, self._blind_ways, n, sets)
+            found[CLASS_BLIND] = blind["exponential"]
+        return found
 
 
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

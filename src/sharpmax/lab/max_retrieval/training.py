@@ -17,18 +17,15 @@ from sharpmax.lab.max_retrieval.checkpoint import read_tensors, write_tensors
 from sharpmax.lab.max_retrieval.head import Heads
 from sharpmax.lab.max_retrieval.methods import normaliser
 from sharpmax.lab.max_retrieval.recipe import Recipe
+from sharpmax.lab.results import SettingsChanged
 from sharpmax.tasks.max_retrieval import sample
 
-__all__ = ["Progress", "SettingsChanged", "Training", "load_heads", "train"]
+__all__ = ["Progress", "Training", "load_heads", "train"]
 
 # Batches are drawn this many at a time. A block depends on its seed and its number alone, so a
 # training that goes on sees the batches that it would have seen.
 _BLOCK = 50
 _SIZES, _ITEMS = 0, 1
-
-
-class SettingsChanged(ValueError):
-    """A training was to go on with other settings than it began with."""
 
 
 class Progress(NamedTuple):
