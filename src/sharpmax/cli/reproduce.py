@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharpmax._extras import require
+from sharpmax.cli._progress import run_arm
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sharpmax.lab.max_retrieval.arms import Arm
-    from sharpmax.lab.max_retrieval.study import Settings, Study
+    from sharpmax.lab.max_retrieval.study import Settings
 
 __all__ = ["reproduce"]
 
@@ -81,47 +80,56 @@ def max_retrieval(
     console = Console()
     study = Study(output, settings, _command(settings, output, quick), resume=resume)
     for arm in asked:
-        _run(console, study, arm)
+        run_arm(console, study, arm)
+        if arm.name == "standard":
+            with console.status("Measuring what the figures show"):
+                study.measure_figures(arm)
     console.print(f"Table: {study.table_path}", soft_wrap=True, highlight=False)
 
 
-def _run(console: Console, study: Study, arm: Arm) -> None:
-    """Train and test an arm behind a progress bar."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+@reproduce.command("figures")
+def figures(
+    results: Annotated[
+        Path, typer.Option(help="Folder of the results of `sharpmax reproduce max-retrieval`.")
+    ] = Path("results/max_retrieval"),
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the figures; that of the results by default.")
+    ] = None,
+) -> None:
+    """Draw the figures and the report from the results; nothing is trained.
 
-    from sharpmax.lab.max_retrieval import training
+    Figure 1 of the paper is dispersion.png; 2 and 7 are attention-softmax.png and
+    attention-compared.png; 5 is entropy-plane.png; 6 is fit.svg. accuracy-*.svg show accuracy
+    against the number of items, and report.html has it all in one file.
+    """
+    require("matplotlib", extra="lab", what="sharpmax reproduce figures")
+    from rich.console import Console
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    sizes, far = len(study.settings.sizes), len(study.settings.far)
-    tests = 2 * sum(sizes + far * look.far for look in arm.looks)
-    with Progress(*columns, console=console) as progress:
-        trained = progress.add_task(f"{arm.name}: train", total=arm.recipe.steps, note="")
-        tested = progress.add_task(f"{arm.name}: test", total=tests, note="")
+    from sharpmax.lab.dispersion import measure_dispersion
+    from sharpmax.lab.max_retrieval.figures import load_figures
+    from sharpmax.lab.max_retrieval.records import Table
+    from sharpmax.report.dispersion import draw_dispersion
+    from sharpmax.report.max_retrieval_figures import draw_all
+    from sharpmax.report.page import write_page
 
-        def on_training(at: training.Progress) -> None:
-            progress.update(trained, completed=at.step, note=f"loss {at.loss:.4f}")
+    console = Console()
+    folder = output or results
+    table = Table.load(results / "table.json")
+    measured = results / "figures.json"
+    data = load_figures(measured) if measured.exists() else None
 
-        def on_testing(_: object, weights: str, n: int) -> None:
-            progress.update(trained, completed=arm.recipe.steps)
-            progress.update(tested, advance=1, note=f"{weights} weights, n = {n:,}")
+    def say(sentence: str) -> None:
+        console.print(sentence, soft_wrap=True, highlight=False, markup=False)
 
-        study.run(arm, on_training, on_testing)
-        progress.update(trained, completed=arm.recipe.steps)
-        progress.update(tested, completed=tests, note="")
+    folder.mkdir(parents=True, exist_ok=True)
+    with console.status("Drawing"):
+        drawn = [
+            draw_dispersion(measure_dispersion(), folder / "dispersion.png"),
+            *draw_all(table, data, folder, say=say),
+            write_page(folder / "report.html", table, data),
+        ]
+    for path in drawn:
+        say(f"Written: {path}")
 
 
 def _chosen(known: dict[str, Arm], names: str) -> list[Arm]:

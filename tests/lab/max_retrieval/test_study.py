@@ -17,7 +17,7 @@ _PLAIN = Arm(
     Recipe(steps=8, batch=8, width=16),
     (
         Look(4, "plain-4", {"training": ("softmax", "paper")}),
-        Look(8, "plain-8", {"inference": None, "beyond": ("exponential",)}, far=True),
+        Look(8, "plain-8", {"inference": None, "beyond": ("exponential",)}, True, True),
     ),
 )
 _SSMAX = Arm(

@@ -16,7 +16,6 @@ AS_TRAINED = "as trained"
 """The method that is whatever the heads were trained with."""
 CLASS_BLIND = "exponential, class-blind"
 """The method that takes from logits what a class adds to them, and then sharpens."""
-BEYOND = (*MAIN, CLASS_BLIND)
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,14 @@ class Look:
         recipe: Name of what was trained up to there.
         groups: The parts of the table that it belongs to, each with the methods that it shows: None
             is every method at inference, `AS_TRAINED` what the heads were trained with.
-        far: Whether it goes on to sizes that need double precision, and is made class-blind.
+        blind: Whether averaged weights are also tested class-blind.
+        far: Whether averaged weights are also tested at sizes that need double precision.
     """
 
     step: int
     recipe: str
     groups: dict[Group, tuple[str, ...] | None]
+    blind: bool = False
     far: bool = False
 
 
@@ -74,14 +75,14 @@ def _standard(steps: int) -> Arm:
     last: dict[Group, tuple[str, ...] | None] = {
         "inference": None,
         "training": MAIN,
-        "beyond": BEYOND,
+        "beyond": MAIN,
     }
     return Arm(
         "standard",
         Recipe(steps=steps),
         (
             Look(half, f"standard-{steps_name(half)}", first),
-            Look(steps, f"standard-{steps_name(steps)}", last, far=True),
+            Look(steps, f"standard-{steps_name(steps)}", last, blind=True),
         ),
     )
 
@@ -122,11 +123,10 @@ def _trained(steps: int) -> list[Arm]:
 def _beyond(steps: int) -> list[Arm]:
     """Recipes that keep the head right far beyond the size of its training sets."""
     ties = NearTies()
-    recipes = {
-        "near-ties": Recipe(steps=steps, ties=ties),
-        "near-ties+cosine": Recipe(steps=steps, ties=ties, schedule="cosine"),
-    }
+    together = Recipe(steps=steps, ties=ties, schedule="cosine")
+    alone = Recipe(steps=steps, ties=ties)
+    name = "near-ties+cosine"
     return [
-        Arm(name, recipe, (Look(recipe.steps, name, {"beyond": BEYOND}, far=True),))
-        for name, recipe in recipes.items()
+        Arm(name, together, (Look(steps, name, {"beyond": MAIN}, blind=True, far=True),)),
+        Arm("near-ties", alone, (Look(steps, "near-ties", {"beyond": MAIN}),)),
     ]

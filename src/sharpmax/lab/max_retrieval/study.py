@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sharpmax.lab.max_retrieval.arms import AS_TRAINED, CLASS_BLIND, Arm, Look
 from sharpmax.lab.max_retrieval.evaluation import (
+    Answering,
     Streamed,
     accuracy,
     accuracy_as_trained,
     unlabelled_sets,
 )
+from sharpmax.lab.max_retrieval.figures import load_figures, measure_figures, save_figures
 from sharpmax.lab.max_retrieval.head import Heads
 from sharpmax.lab.max_retrieval.inference import MAIN, inference_methods
 from sharpmax.lab.max_retrieval.profile import Profile
-from sharpmax.lab.max_retrieval.records import Record, Table, WeightsKind
+from sharpmax.lab.max_retrieval.records import Group, Record, Table, WeightsKind
 from sharpmax.lab.max_retrieval.training import (
     Progress,
     load_heads,
@@ -28,8 +32,8 @@ from sharpmax.lab.results import SettingsChanged
 
 __all__ = ["Settings", "Study"]
 
-# Calibration sees no more items than training did.
-_CALIBRATION_SIZE = 16
+_Test = Callable[[int, int], dict[str, float]]
+_BLIND_SETS = 1024
 _WEIGHTS: tuple[WeightsKind, ...] = ("last", "averaged")
 
 
@@ -132,6 +136,25 @@ class Study:
         )
         self.table.save(self.table_path)
 
+    def measure_figures(self, arm: Arm) -> dict[str, Any]:
+        """Measure what the figures show, on the first seed and the averaged weights of an arm.
+
+        Args:
+            arm: One that was run.
+
+        Returns:
+            What was measured, which is also in `figures.json`.
+        """
+        path = self.folder / "figures.json"
+        if path.exists():
+            return load_figures(path)
+        last = arm.looks[-1]
+        weights = weights_path(self.folder / "weights" / arm.name, last.step)
+        heads, _ = load_heads(weights, "averaged")
+        data = measure_figures(heads.alone(0), self.settings.sizes, self.table.command)
+        save_figures(path, data)
+        return data
+
     def _test(
         self,
         arm: Arm,
@@ -139,73 +162,73 @@ class Study:
         folder: Path,
         on_testing: Callable[[Look, WeightsKind, int], None],
     ) -> Iterator[Record]:
+        near = list(zip(self.settings.sizes, self.settings.sets, strict=True))
+        near = [(n, sets) for n, sets in near if arm.largest is None or n <= arm.largest]
+        far = list(zip(self.settings.far, self.settings.far_sets, strict=True))
         for weights in _WEIGHTS:
             heads, recipe = load_heads(weights_path(folder, look.step), weights)
-            tests = [_Test(heads.alone(index), look) for index in range(len(heads.seeds))]
-            sizes = list(zip(self.settings.sizes, self.settings.sets, strict=True))
-            if look.far:
-                sizes += zip(self.settings.far, self.settings.far_sets, strict=True)
-            for n, sets in sizes:
-                if arm.largest is not None and n > arm.largest:
-                    continue
-                on_testing(look, weights, n)
-                far = n in self.settings.far
-                by_seed = [test.accuracies(n, sets, far=far) for test in tests]
-                for group, shown in look.groups.items():
-                    for method in by_seed[0] if shown is None else shown:
-                        if method not in by_seed[0]:
-                            continue
-                        yield Record(
-                            method=recipe.normaliser if method == AS_TRAINED else method,
-                            weights=weights,
-                            trained_with=recipe.normaliser,
-                            recipe=look.recipe,
-                            group=group,
-                            n=n,
-                            sets=sets,
-                            accuracy=tuple(by_method[method] for by_method in by_seed),
-                        )
+            one = [heads.alone(index) for index in range(len(heads.seeds))]
+            passes = [(near, [_near(head, look) for head in one])]
+            if weights == "averaged" and look.far:
+                passes.append((far, [_far(head) for head in one]))
+            if weights == "averaged" and look.blind:
+                # Class-blind logits are the costliest; no more sets than at large sizes.
+                sizes = [(n, min(sets, _BLIND_SETS)) for n, sets in near]
+                sizes += far if look.far else []
+                passes.append((sizes, [_blind(head) for head in one]))
+            for sizes, tests in passes:
+                for n, sets in sizes:
+                    on_testing(look, weights, n)
+                    by_seed = [test(n, sets) for test in tests]
+                    for method in by_seed[0]:
+                        for group in _groups(look, method):
+                            yield Record(
+                                method=recipe.normaliser if method == AS_TRAINED else method,
+                                weights=weights,
+                                trained_with=recipe.normaliser,
+                                recipe=look.recipe,
+                                group=group,
+                                n=n,
+                                sets=sets,
+                                accuracy=tuple(by_method[method] for by_method in by_seed),
+                            )
 
 
-class _Test:
-    """The tests of one head that a look asks for, calibrated without labels.
+def _groups(look: Look, method: str) -> list[Group]:
+    """The parts of the table that show a method."""
+    if method == CLASS_BLIND:
+        return ["beyond"]
+    return [group for group, shown in look.groups.items() if shown is None or method in shown]
 
-    Args:
-        heads: A stack of one.
-        look: What to test.
-    """
 
-    def __init__(self, heads: Heads, look: Look) -> None:
-        self._heads = heads
-        names = {name for shown in look.groups.values() for name in shown or ()}
-        self._as_trained = AS_TRAINED in names
-        if self._as_trained:
-            return
-        sets = unlabelled_sets(_CALIBRATION_SIZE)
-        self._near = Streamed(heads)
-        every = None in look.groups.values()
-        self._ways = inference_methods(
-            self._near.logits(sets), None if every else sorted(names - {CLASS_BLIND})
-        )
-        if look.far:
-            self._exact = Profile(heads)
-            self._blind = Profile(heads, class_blind=True)
-            self._blind_ways = inference_methods(self._blind.logits(sets), ["exponential"])
-        self._far = look.far
+def _near(heads: Heads, look: Look) -> _Test:
+    """What a look asks for, in single precision."""
+    names = {name for shown in look.groups.values() for name in shown or ()}
+    if AS_TRAINED in names:
+        return lambda n, sets: {AS_TRAINED: accuracy_as_trained(heads, n, sets)}
+    head = Streamed(heads)
+    every = None in look.groups.values()
+    ways = inference_methods(_calibration(head), None if every else sorted(names))
+    return lambda n, sets: accuracy(head, ways, n, sets)
 
-    def accuracies(self, n: int, sets: int, *, far: bool) -> dict[str, float]:
-        """Accuracy by method; far sizes in double precision, for the few main methods."""
-        if self._as_trained:
-            return {AS_TRAINED: accuracy_as_trained(self._heads, n, sets)}
-        if far:
-            ways = {name: self._ways[name] for name in MAIN}
-            found = accuracy(self._exact, ways, n, sets)
-        else:
-            found = accuracy(self._near, self._ways, n, sets)
-        if self._far:
-            blind = accuracy(self._blind, self._blind_ways, n, sets)
-            found[CLASS_BLIND] = blind["exponential"]
-        return found
+
+def _far(heads: Heads) -> _Test:
+    """The main methods, in double precision."""
+    head = Profile(heads)
+    ways = inference_methods(_calibration(head), MAIN)
+    return lambda n, sets: accuracy(head, ways, n, sets)
+
+
+def _blind(heads: Heads) -> _Test:
+    """The exponential law on logits from which what a class adds to them is taken."""
+    head = Profile(heads, class_blind=True)
+    ways = {CLASS_BLIND: inference_methods(_calibration(head), ["exponential"])["exponential"]}
+    return lambda n, sets: accuracy(head, ways, n, sets)
+
+
+def _calibration(head: Answering) -> Tensor:
+    """Logits of sets without labels; no more items in a set than training had."""
+    return head.logits(unlabelled_sets(16))
 
 
 def _compare(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

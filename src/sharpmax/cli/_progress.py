@@ -1,0 +1,58 @@
+"""Progress bars of trainings and tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sharpmax.lab.max_retrieval.arms import Arm
+    from sharpmax.lab.max_retrieval.study import Study
+
+__all__ = ["run_arm"]
+
+
+def run_arm(console: Console, study: Study, arm: Arm) -> None:
+    """Train and test an arm behind progress bars.
+
+    Args:
+        console: Where to draw.
+        study: The run that the arm belongs to.
+        arm: What to train and test.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from sharpmax.lab.max_retrieval import training
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    sizes, far = len(study.settings.sizes), len(study.settings.far)
+    tests = sum((2 + look.blind) * sizes + look.far * (1 + look.blind) * far for look in arm.looks)
+    with Progress(*columns, console=console) as progress:
+        trained = progress.add_task(f"{arm.name}: train", total=arm.recipe.steps, note="")
+        tested = progress.add_task(f"{arm.name}: test", total=tests, note="")
+
+        def on_training(at: training.Progress) -> None:
+            progress.update(trained, completed=at.step, note=f"loss {at.loss:.4f}")
+
+        def on_testing(_: object, weights: str, n: int) -> None:
+            progress.update(trained, completed=arm.recipe.steps)
+            progress.update(tested, advance=1, note=f"{weights} weights, n = {n:,}")
+
+        study.run(arm, on_training, on_testing)
+        progress.update(trained, completed=arm.recipe.steps)
+        progress.update(tested, completed=tests, note="")
