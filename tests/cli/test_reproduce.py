@@ -64,3 +64,31 @@ def test_bad_arguments_are_one_line(
 def test_the_arms_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("--arms", "list") == 0
     assert "near-ties+cosine\n" in capsys.readouterr().out
+
+
+def test_figures_are_drawn_from_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [*_TINY, "--output", str(tmp_path)]
+    assert _run(*options, "--arms", "standard") == 0
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "figures", "--results", str(tmp_path), "--output", str(tmp_path / "p")])
+    assert exit_.value.code == 0
+    said = capsys.readouterr().out
+    drawn = {path.name for path in (tmp_path / "p").iterdir()}
+    assert {
+        "dispersion.png",
+        "accuracy-inference.svg",
+        "attention-softmax.png",
+        "attention-compared.png",
+        "entropy-plane.png",
+        "fit.svg",
+        "report.html",
+    } <= drawn
+    for name in drawn:
+        assert name in said
+
+    figures = tmp_path / "figures.json"
+    figures.write_text(figures.read_text(encoding="utf-8").replace("0.", "1.", 1), encoding="utf-8")
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "figures", "--results", str(tmp_path)])
+    assert exit_.value.code == 1
+    assert "figures.json: the file was changed" in capsys.readouterr().err

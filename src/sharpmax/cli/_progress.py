@@ -43,11 +43,17 @@ def run_arm(console: Console, study: Study, arm: Arm) -> None:
     sizes, far = len(study.settings.sizes), len(study.settings.far)
     tests = sum((2 + look.blind) * sizes + look.far * (1 + look.blind) * far for look in arm.looks)
     with Progress(*columns, console=console) as progress:
+        said = 0
         trained = progress.add_task(f"{arm.name}: train", total=arm.recipe.steps, note="")
         tested = progress.add_task(f"{arm.name}: test", total=tests, note="")
 
         def on_training(at: training.Progress) -> None:
             progress.update(trained, completed=at.step, note=f"loss {at.loss:.4f}")
+            # A bar cannot move in a file: there, a line every twentieth of the way.
+            nonlocal said
+            if not console.is_terminal and at.step * 20 // at.steps > said:
+                said = at.step * 20 // at.steps
+                console.print(f"{arm.name}: step {at.step:,} of {at.steps:,}, loss {at.loss:.4f}")
 
         def on_testing(_: object, weights: str, n: int) -> None:
             progress.update(trained, completed=arm.recipe.steps)

@@ -81,8 +81,9 @@ def max_retrieval(
     study = Study(output, settings, _command(settings, output, quick), resume=resume)
     for arm in asked:
         run_arm(console, study, arm)
-        if arm.name == "standard":
-            with console.status("Measuring what the figures show"):
+        with console.status("Measuring what the figures show"):
+            study.dissect(arm)
+            if arm.name == "standard":
                 study.measure_figures(arm)
     console.print(f"Table: {study.table_path}", soft_wrap=True, highlight=False)
 

@@ -109,3 +109,19 @@ def test_figures_of_a_record() -> None:
     assert table.p_value(ours, "paper") is None
     with pytest.raises(LookupError, match="found 0"):
         table.find(method="paper")
+
+
+def test_heads_are_dissected_and_shown(tmp_path: Path) -> None:
+    study = Study(tmp_path, _SETTINGS, "a command")
+    for arm in (_PLAIN, _SSMAX):
+        study.run(arm)
+        found = study.dissect(arm)
+    assert list(found["recipes"]) == ["plain-4", "plain-8"], "softmax alone"
+    entry = found["recipes"]["plain-8"]["averaged"]
+    assert len(entry["slope"]) == len(entry["deviation"]) == len(entry["predicted"]["32"]) == 2
+    assert study.dissect(_PLAIN) == found, "what is there stays"
+
+    figures = study.measure_figures(_PLAIN)
+    assert figures["attention"]["sizes"] == [16, 32]
+    assert figures["seeds"] == [0]
+    assert study.measure_figures(_PLAIN)["fit"] == figures["fit"]

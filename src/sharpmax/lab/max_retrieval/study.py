@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sharpmax.lab.max_retrieval.anatomy import dissect
 from sharpmax.lab.max_retrieval.arms import AS_TRAINED, CLASS_BLIND, Arm, Look
 from sharpmax.lab.max_retrieval.evaluation import (
     Answering,
@@ -28,10 +29,11 @@ from sharpmax.lab.max_retrieval.training import (
     train,
     weights_path,
 )
-from sharpmax.lab.results import SettingsChanged
+from sharpmax.lab.results import SettingsChanged, read_sealed, write_sealed
 
 __all__ = ["Settings", "Study"]
 
+_ANATOMY = "max-retrieval anatomy, format 1"
 _Test = Callable[[int, int], dict[str, float]]
 _BLIND_SETS = 1024
 _WEIGHTS: tuple[WeightsKind, ...] = ("last", "averaged")
@@ -153,6 +155,39 @@ class Study:
         heads, _ = load_heads(weights, "averaged")
         data = measure_figures(heads.alone(0), self.settings.sizes, self.table.command)
         save_figures(path, data)
+        return data
+
+    def dissect(self, arm: Arm) -> dict[str, Any]:
+        """Find out what the logits of an arm are made of, and add it to `anatomy.json`.
+
+        Args:
+            arm: One that was run. One that was not trained with softmax has no part in this.
+
+        Returns:
+            What is in the file: for each recipe and kind of weights slope, deviation of the
+            offsets, and the accuracy that they predict for hard attention, a number a seed.
+        """
+        path = self.folder / "anatomy.json"
+        found = read_sealed(path, _ANATOMY) if path.exists() else {"recipes": {}}
+        for look in arm.looks:
+            if arm.recipe.normaliser != "softmax" or look.recipe in found["recipes"]:
+                continue
+            entry: dict[str, Any] = {}
+            for weights in _WEIGHTS:
+                file = weights_path(self.folder / "weights" / arm.name, look.step)
+                heads, _ = load_heads(file, weights)
+                seeds = [dissect(heads.alone(index)) for index in range(len(heads.seeds))]
+                entry[weights] = {
+                    "slope": [anatomy.slope for anatomy in seeds],
+                    "deviation": [anatomy.deviation for anatomy in seeds],
+                    "predicted": {
+                        str(n): [anatomy.predicted_accuracy(n) for anatomy in seeds]
+                        for n in self.settings.sizes
+                    },
+                }
+            found["recipes"][look.recipe] = entry
+        data = {"command": self.table.command, "recipes": found["recipes"]}
+        write_sealed(path, _ANATOMY, data)
         return data
 
     def _test(
