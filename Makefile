@@ -46,10 +46,10 @@ demo: $(READY) ## Set up and run the main job.
 
 bench: $(READY) ## Time the kernels, a quarter of an hour on a quiet machine, and fill the tables.
 	$(BIN)/sharpmax bench attention --output results/attention
-	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python scripts/tables.py
 
 tables: $(READY) ## Fill the tables of the documents from the files under results/.
-	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python scripts/tables.py
 
 test: lint types ## Set up and run the whole gate: lint, format, types, doctests, tests.
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)

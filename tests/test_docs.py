@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import doctest
 import re
+import runpy
 from pathlib import Path
 
 import pytest
+
+from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -40,3 +43,14 @@ def test_linked_files_exist(path: Path) -> None:
         # What a full run writes is there once there has been one.
         if "results/" not in target or (ROOT / "results").exists():
             assert (path.parent / target).exists(), target
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/tables.py"))
+    tables, used = script["tables"](), ""
+    for name in script["DOCUMENTS"]:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert fill(text, tables) == text, f"{name}: `make tables` brings it up to date"
+        used += text
+    for name in tables:
+        assert f"<!-- table: {name} -->" in used

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ from sharpmax.report.attention import (
     targets_table,
 )
 from sharpmax.report.attention_figure import draw_ratios
-from sharpmax.report.tables import fill
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def _record(work: str, ratio: float, **fields: Any) -> dict[str, Any]:
@@ -112,17 +108,6 @@ def test_every_row_has_all_columns(result: dict[str, Any]) -> None:
     tables = [table(result) for table in (targets_table, comparison_table, headline_table)]
     for table in [*tables, *details_tables(result)]:
         assert {len(row) for row in table.rows} == {len(table.header)}
-
-
-def test_the_documents_agree_with_the_results() -> None:
-    tables = runpy.run_path(str(ROOT / "benchmarks/tables.py"))["tables"]()
-    used = ""
-    for name in ("README.md", "docs/attention.md"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert fill(text, tables) == text, f"{name}: `make tables` brings it up to date"
-        used += text
-    for name in tables:
-        assert f"<!-- table: {name} -->" in used
 
 
 def test_the_figure(result: dict[str, Any], tmp_path: Path) -> None:

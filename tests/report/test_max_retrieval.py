@@ -12,6 +12,7 @@ from sharpmax.report._selection import compare
 from sharpmax.report.max_retrieval import (
     beyond_table,
     further_table,
+    headline_table,
     inference_table,
     paper_table,
     tables,
@@ -132,6 +133,25 @@ def test_changes_alone_and_together(table: Results) -> None:
     assert rows[together][-1].strip("*") == with_deviation(record)
 
 
+def test_the_headline_has_the_best_recipe_beyond() -> None:
+    beyond = {"group": "beyond"}
+    made = headline_table(
+        _results(
+            _record("softmax", (0.2, 0.3), n=1024),
+            _record("exponential", (0.6, 0.7), n=1024),
+            _record("hard", (0.9, 0.9), n=1024),
+            _record("exponential", (0.6, 0.7), n=1024, **beyond),
+            _record("exponential", (0.8, 0.8), n=1024, recipe="near-ties", **beyond),
+            _record("exponential", (0.9, 0.9), n=1024, recipe="near-ties+cosine", **beyond),
+        )
+    )
+    assert _rows(made) == {
+        "softmax": ["25.0 ± 7.1"],
+        "exponential law": ["65.0 ± 7.1"],
+        "exponential law, trained with near ties+cosine": ["**90.0 ± 0.0**"],
+    }
+
+
 def test_sizes_beyond_the_paper_have_a_table_of_their_own(table: Results) -> None:
     with pytest.raises(LookupError, match="16,384"):
         further_table(table)
@@ -162,7 +182,9 @@ def test_all_tables_fill_a_document(table: Results, small_table: Results) -> Non
     made = tables(table)
     groups = ("inference", "trained", "training")
     expected = {f"max-retrieval-{group}{end}" for group in groups for end in ("", "-last")}
-    assert set(made) == expected | {"max-retrieval-paper", "max-retrieval-beyond"}
+    assert set(made) == expected | {
+        f"max-retrieval-{name}" for name in ("headline", "paper", "beyond")
+    }
     filled = fill("<!-- table: max-retrieval-trained -->\n<!-- end -->", made)
     assert "| SSMax |" in filled
     assert set(tables(small_table)) == {"max-retrieval-paper", "max-retrieval-inference-last"}

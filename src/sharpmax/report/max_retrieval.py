@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "beyond_table",
     "further_table",
+    "headline_table",
     "inference_table",
     "paper_table",
     "tables",
@@ -58,6 +59,9 @@ _PUBLISHED: Final[Mapping[int, tuple[float, float, str]]] = {
 }
 """Table 1 of the paper by size: baseline, adaptive temperature, p-value."""
 
+_HEADLINE: Final = (16, 64, 256, 1024, 4096, 16384)
+"""Sizes of the short table."""
+
 _RECALLED: Final = frozenset({32, 8192})
 """Sizes at which the paper's figures are recalled and not confirmed in a source."""
 
@@ -69,11 +73,12 @@ def tables(table: Results) -> dict[str, str]:
         table: The results. A table of which they have nothing is left out.
 
     Returns:
-        Markdown by name: max-retrieval-paper, -further, -beyond, and -inference, -trained,
-        -training with averaged weights, and each with "-last" for the last iterate.
+        Markdown by name: max-retrieval-headline, -paper, -further, -beyond; -inference, -trained
+        and -training with averaged weights, and each with "-last" for the last iterate.
     """
     found: dict[str, str] = {}
     for name, make in (
+        ("headline", headline_table),
         ("paper", paper_table),
         ("further", further_table),
         ("beyond", beyond_table),
@@ -94,6 +99,38 @@ def tables(table: Results) -> dict[str, str]:
                 continue
             found[f"max-retrieval-{group}{suffix}"] = text
     return found
+
+
+def headline_table(table: Results) -> Table:
+    """The few figures that say it all: averaged weights, a few sizes.
+
+    Args:
+        table: The results.
+
+    Returns:
+        Softmax, the paper's rule and the exponential law on the same weights, then the exponential
+        law on the recipe that goes furthest beyond.
+
+    Raises:
+        LookupError: There is nothing at inference.
+    """
+    found: dict[str, Line] = {}
+    for method, line in _by_method(table, "averaged").items():
+        if method in ("softmax", "paper", "exponential"):
+            found[look(method).label] = line
+    sizes = [n for n in _sizes(found, "methods at inference") if n in _HEADLINE]
+    beyond = {
+        recipe: line
+        for (recipe, method), line in lines(table, "beyond", "averaged").items()
+        if method == "exponential" and recipe != main_recipe(table) and sizes[-1] in line
+    }
+    if beyond:
+        best = max(beyond, key=lambda recipe: beyond[recipe][sizes[-1]].mean)
+        label = f"{look('exponential').label}, trained with {best.replace('-', ' ')}"
+        found[label] = beyond[best]
+    rows = rows_of(list(found), found.values(), sizes)
+    below = caption_of(table, found.values(), sizes, "averaged")
+    return Table(["right at n items, %", *heads(sizes)], rows, caption=below)
 
 
 def paper_table(table: Results) -> Table:

@@ -3,25 +3,32 @@
 import json
 from pathlib import Path
 
+from sharpmax.lab.max_retrieval.records import Table
+from sharpmax.report import max_retrieval
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/attention.md")
+DOCUMENTS = ("README.md", "docs/attention.md", "docs/max_retrieval.md")
 
 
 def tables() -> dict[str, str]:
     """All tables by name, from what is under results/."""
-    folder = ROOT / "results/attention"
+    attention = ROOT / "results/attention"
     benchmark, profile = (
-        json.loads((folder / name).read_text(encoding="utf-8"))
+        json.loads((attention / name).read_text(encoding="utf-8"))
         for name in ("benchmark.json", "profile.json")
     )
-    return attention_tables(benchmark) | {"attention-profile": profile_table(profile).to_markdown()}
+    return (
+        attention_tables(benchmark)
+        | {"attention-profile": profile_table(profile).to_markdown()}
+        | max_retrieval.tables(Table.load(ROOT / "results/max_retrieval/table.json"))
+    )
 
 
 if __name__ == "__main__":
+    found = tables()
     for name in DOCUMENTS:
         document = ROOT / name
         text = document.read_text(encoding="utf-8")
-        document.write_text(fill(text, tables()), encoding="utf-8")
+        document.write_text(fill(text, found), encoding="utf-8")
