@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from sharpmax.tasks import key_value as pairs
+from sharpmax.tasks import passkey as hidden
+from sharpmax.tasks.key_value import key_value
+from sharpmax.tasks.maximum import maximum
+from sharpmax.tasks.passkey import passkey
+from sharpmax.tasks.questions import Question, take
+
+
+class Syllables:
+    """A tokenizer of pairs of letters; single digits and signs are tokens of their own."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        assert not add_special_tokens
+        found = []
+        for token in re.findall(r" ?[a-zA-Z]{1,2}|[^a-zA-Z]", text):
+            if token not in self.tokens:
+                self.tokens.append(token)
+            found.append(self.tokens.index(token))
+        return found
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(self.tokens[number] for number in token_ids)
+
+
+TEXTS = ("It was the best of times, it was the worst of times. " * 60, "Call me Ishmael. " * 200)
+
+
+def _passkeys(tokenizer: Syllables, length: int, **options: object) -> list[Question]:
+    settings = {"questions": 12, "seed": 3, **options}
+    return passkey(tokenizer, TEXTS, length, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [64, 200, 701])
+def test_lengths_are_exact_and_the_answer_is_in_the_prompt(length: int) -> None:
+    tokenizer = Syllables()
+    drawn = _passkeys(tokenizer, length, prefix=(0,))
+    drawn += key_value(tokenizer, length, questions=12, seed=3, wordings=(0, 1, 2), prefix=(0,))
+    for question in drawn:
+        assert len(question.ids) == length
+        text = tokenizer.decode(question.ids)
+        assert question.answer in text
+        assert tokenizer.decode(question.answer_ids).strip() == question.answer
+
+
+def test_the_pass_key_is_at_its_depth_and_asked_for_last() -> None:
+    tokenizer = Syllables()
+    drawn = _passkeys(tokenizer, 500, wordings=(0, 1, 2))
+    assert Counter(question.wording for question in drawn) == {0: 4, 1: 4, 2: 4}
+    assert Counter(question.context for question in drawn) == {0: 6, 1: 6}
+    for question in drawn:
+        text = tokenizer.decode(question.ids)
+        assert text.endswith(hidden.WORDINGS[question.wording][1])
+        assert text.index(question.answer) / len(text) == pytest.approx(question.depth, abs=0.15)
+    assert max(question.depth for question in drawn) > 0.9
+    assert min(question.depth for question in drawn) < 0.1
+
+
+def test_a_value_belongs_to_its_key_and_keys_are_different() -> None:
+    tokenizer = Syllables()
+    for question in key_value(tokenizer, 900, questions=20, seed=1, contexts=4, wordings=(0, 2)):
+        text = tokenizer.decode(question.ids)
+        asked = re.escape(pairs.WORDINGS[question.wording][2]).replace(r"\{key\}", "([a-z]+)")
+        match = re.search(asked + "$", text)
+        assert match is not None
+        lines = re.findall(r"^([a-z]+)(?:: | = )(\d{4})$", text, re.MULTILINE)
+        assert dict(lines)[match[1]] == question.answer
+        assert len(dict(lines)) == len(lines) > 30
+
+
+def test_the_same_seed_draws_the_same_and_another_draws_others() -> None:
+    one, again = (_passkeys(Syllables(), 300) for _ in range(2))
+    assert one == again
+    other = _passkeys(Syllables(), 300, seed=4)
+    assert {question.answer for question in one}.isdisjoint(q.answer for q in other)
+    lists = [key_value(Syllables(), 300, questions=4, seed=seed) for seed in (1, 1, 2)]
+    assert lists[0] == lists[1] != lists[2]
+
+
+def test_questions_of_one_context_share_their_list() -> None:
+    tokenizer = Syllables()
+    first, second = key_value(tokenizer, 400, questions=2, seed=1, contexts=1)
+    assert first.ids[:300] == second.ids[:300]
+    assert first.answer != second.answer
+
+
+def test_the_maximum_of_a_sequence() -> None:
+    tokenizer = Syllables()
+    for question in maximum(tokenizer, 40, questions=5, seed=0):
+        text = tokenizer.decode(question.ids)
+        numbers = [int(number) for number in re.findall(r"\d+", text)]
+        assert len(set(numbers)) == 40
+        assert question.answer == str(max(numbers))
+        assert numbers.index(max(numbers)) == round(39 * question.depth)
+    with pytest.raises(ValueError, match="elements: expected from 1 to 10, got 11"):
+        maximum(tokenizer, 11, questions=1, seed=0, largest=9)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    tokenizer = Syllables()
+    with pytest.raises(ValueError, match=r"filler: expected at least .* give a longer text"):
+        _passkeys(tokenizer, 100_000)
+    with pytest.raises(ValueError, match="length: expected at least"):
+        _passkeys(tokenizer, 20)
+    with pytest.raises(ValueError, match="length: expected room for two pairs"):
+        key_value(tokenizer, 40, questions=1, seed=0)
+    with pytest.raises(ValueError, match="texts: expected at least one"):
+        passkey(tokenizer, [], 100, questions=1, seed=0)
+    with pytest.raises(ValueError, match="length"):
+        take([], 1, [1, 2])
