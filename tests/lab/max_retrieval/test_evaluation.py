@@ -31,11 +31,12 @@ def _steep() -> Heads:
 
 
 def _ways() -> list[Weigh]:
-    return [
-        normalisers.Softmax().weights,
-        normalisers.Softmax(policies.Exponential(1.0)).weights,
-        normalisers.Hard().weights,
+    ways = [
+        normalisers.Softmax(),
+        normalisers.Softmax(policies.Exponential(1.0)),
+        normalisers.Hard(),
     ]
+    return [lambda logits, _, way=way: way.weights(logits) for way in ways]  # type: ignore[misc]
 
 
 def _plain(heads: Heads, sets: Sets) -> torch.Tensor:
@@ -46,7 +47,7 @@ def _plain(heads: Heads, sets: Sets) -> torch.Tensor:
     )
     probes = heads.probes(torch.from_numpy(sets.queries)[None])
     logits = heads.logits(hidden, probes)[0, :, 0]
-    weights = torch.stack([weigh(logits) for weigh in _ways()], 1)
+    weights = torch.stack([weigh(logits, 0) for weigh in _ways()], 1)
     scores = heads.scores((weights @ hidden[0]).flatten(0, 1)[None])[0]
     return scores.reshape(len(logits), len(_ways()), 10)
 
@@ -89,7 +90,7 @@ def test_a_class_blind_profile_gives_every_class_the_same_logit() -> None:
 
 def test_as_trained_is_the_forward_pass() -> None:
     heads = _steep()
-    softmax = {"softmax": [normalisers.Softmax().weights]}
+    softmax = {"softmax": _ways()[:1]}
     streamed = accuracy(Streamed(heads), softmax, 64, 300)["softmax"]
     assert accuracy_as_trained(heads, 64, 300) == pytest.approx(streamed, abs=0.01)
 
@@ -125,7 +126,7 @@ def test_methods_at_inference_are_calibrated_to_the_head_and_differ() -> None:
 
     def entropy(name: str) -> torch.Tensor:
         (weigh,) = methods[name]
-        weights = weigh(rows)
+        weights = weigh(rows, 2000)
         assert weights.shape == rows.shape
         torch.testing.assert_close(weights.sum(-1), torch.ones(20))
         return -torch.special.xlogy(weights, weights).sum(-1)
@@ -139,3 +140,8 @@ def test_methods_at_inference_are_calibrated_to_the_head_and_differ() -> None:
     assert (entropy("exponential") < plain - 0.3).all()
     assert (entropy("fitted") < plain - 0.3).all()
     assert len(methods["oracle"]) > 10
+    (log_length,) = methods["log-length"]
+    expected = sharpmax.softmax(rows, policies.LogLength(train_length=16))
+    torch.testing.assert_close(log_length(rows, 2000), expected)
+    few = rows.topk(1500).values
+    torch.testing.assert_close(log_length(few, 2000).amax(-1), expected.amax(-1), rtol=1e-2, atol=0)

@@ -63,7 +63,7 @@ def test_a_head_learns_the_task(tmp_path: Path) -> None:
     assert [report.step for report in reports] == list(range(50, 401, 50))
     heads, restored = load_heads(path, "last")
     assert restored == recipe
-    softmax = {"softmax": [lambda logits: torch.softmax(logits, -1)]}
+    softmax = {"softmax": [lambda logits, _: torch.softmax(logits, -1)]}
     for index in range(2):
         assert accuracy(Streamed(heads.alone(index)), softmax, 16, 256)["softmax"] > 0.6
 

@@ -23,13 +23,20 @@ __all__ = [
     "unlabelled_sets",
 ]
 
-Weigh = Callable[[Tensor], Tensor]
-"""Logits [sets, items] to weights of the same shape."""
+Weigh = Callable[[Tensor, int], Tensor]
+"""Logits [sets, items] and the number of items n to weights of the shape of the logits.
+
+There may be fewer logits than n: those of items that cannot matter are left out."""
+
+NOTHING = 80.0
+"""exp(-80) of a million items is far below the rounding of a sum of one."""
 
 # First numbers of the seeds of random streams; trainings use others.
 _TEST, _UNLABELLED = 1001, 1002
-# Items whose hidden layer is in memory at a time: 8192 x 128 numbers stay in the cache.
-_ITEMS = 8192
+# Test sets are drawn this many items at a time; another number would give other sets.
+_DRAWN = 8192
+# Items whose hidden layers are in memory at a time.
+_ITEMS = 16384
 
 
 def number_of_sets(n: int) -> int:
@@ -44,7 +51,7 @@ def test_sets(n: int, sets: int) -> Iterator[Sets]:
         n: Items in a set.
         sets: Number of sets in all.
     """
-    few = max(1, _ITEMS // n)
+    few = max(1, _DRAWN // n)
     for number, start in enumerate(range(0, sets, few)):
         yield sample(np.random.default_rng((_TEST, n, number)), min(few, sets - start), n)
 
@@ -95,12 +102,28 @@ class Streamed:
             numbers = range(len(blocks))
             logits = [self._heads.logits(hidden(number), probes)[0, :, 0] for number in numbers]
             row = torch.cat(logits, -1)
-            weights = torch.stack([weigh(row) for weigh in ways], 1)
-            mixture = torch.zeros(len(row), len(ways), self._heads.width)
-            for number, block in enumerate(blocks):
-                mixture += weights[..., block] @ hidden(number)[0]
-            scores = self._heads.scores(mixture.flatten(0, 1)[None])[0]
+            items = _that_matter(row)
+            row = row.gather(-1, items)
+            weights = torch.stack([weigh(row, priorities.shape[1]) for weigh in ways], 1)
+            if len(blocks) == 1:
+                near = hidden(0)[0].gather(1, items[..., None].expand(-1, -1, self._heads.width))
+            else:
+                near = self._heads.hidden(
+                    priorities.gather(-1, items)[None], classes.gather(-1, items)[None]
+                )[0]
+            scores = self._heads.scores((weights @ near).flatten(0, 1)[None])[0]
             return scores.reshape(len(row), len(ways), CLASSES)
+
+
+def _that_matter(logits: Tensor) -> Tensor:
+    """Indices of the items whose weights single precision can tell from nothing, by row.
+
+    The rest are so far below the largest logit that all of them together would add nothing, with
+    any inverse temperature of at least 1.
+    """
+    largest = logits.amax(-1, keepdim=True)
+    most = int((logits > largest - NOTHING).sum(-1).max())
+    return logits.topk(most, -1, sorted=False).indices
 
 
 def accuracy(

@@ -46,7 +46,7 @@ def measure_figures(heads: Heads, sizes: Sequence[int], command: str) -> dict[st
     for n in sizes:
         rows, order = _largest_items(head, n)
         for name, (weigh,) in methods.items():
-            weights = weigh(rows).gather(-1, order)
+            weights = weigh(rows, n).gather(-1, order)
             attention[name].append([[float(f"{w:.4g}") for w in row] for row in weights.tolist()])
     return {
         "command": command,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 import sharpmax
 from sharpmax import normalisers, policies
 from sharpmax.lab.max_retrieval.evaluation import Weigh
+from sharpmax.normalisers import Normaliser
 
 __all__ = ["MAIN", "inference_methods", "reference_entropy"]
 
@@ -40,17 +42,20 @@ def inference_methods(
         "paper": policies.Paper(warn=False),
         "exponential": policies.Exponential(reference),
         "entropy-target": policies.EntropyTarget(reference),
-        "log-length": policies.LogLength(train_length=logits.shape[-1]),
         "fitted": fitted(logits),
         **{f"fixed-{beta}": policies.Fixed(1 / beta) for beta in _FIXED},
     }
+    of_logits: dict[str, Normaliser] = {
+        "softmax": normalisers.Softmax(),
+        **{name: normalisers.Softmax(policy) for name, policy in tempered.items()},
+        "hard": normalisers.Hard(),
+        **{f"top-{k}": normalisers.TopK(k) for k in _TOP},
+        "sparsemax": normalisers.Sparsemax(),
+        "entmax": normalisers.Entmax(1.5),
+    }
     methods: dict[str, Sequence[Weigh]] = {
-        "softmax": [normalisers.Softmax().weights],
-        **{name: [normalisers.Softmax(policy).weights] for name, policy in tempered.items()},
-        "hard": [normalisers.Hard().weights],
-        **{f"top-{k}": [normalisers.TopK(k).weights] for k in _TOP},
-        "sparsemax": [normalisers.Sparsemax().weights],
-        "entmax": [normalisers.Entmax(1.5).weights],
+        **{name: [_OfLogits(normaliser)] for name, normaliser in of_logits.items()},
+        "log-length": [_LogLength(logits.shape[-1])],
         "oracle": [_Fixed(beta) for beta in 2.0 ** np.arange(0, 12.5, 0.5)],
     }
     return methods if names is None else {name: methods[name] for name in names}
@@ -76,11 +81,32 @@ def fitted(logits: Tensor) -> policies.Fitted:
     return policies.fit(entropies.double().numpy(), flattening.double().numpy(), knots=16)
 
 
+class _OfLogits:
+    """A normaliser that does not ask for the number of items."""
+
+    def __init__(self, normaliser: Normaliser) -> None:
+        self._normaliser = normaliser
+
+    def __call__(self, logits: Tensor, _: int) -> Tensor:
+        return self._normaliser.weights(logits)
+
+
+class _LogLength:
+    """softmax(beta e) with the beta of `policies.LogLength` for n items."""
+
+    def __init__(self, train_length: int) -> None:
+        self._policy = policies.LogLength(train_length=train_length)
+
+    def __call__(self, logits: Tensor, n: int) -> Tensor:
+        beta = max(1.0, math.log(n) / self._policy.unit)
+        return torch.softmax(beta * logits, -1)
+
+
 class _Fixed:
     """softmax(beta e) without statistics, which are not needed."""
 
     def __init__(self, beta: float) -> None:
         self._beta = beta
 
-    def __call__(self, logits: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, _: int) -> Tensor:
         return torch.softmax(self._beta * logits, -1)

@@ -16,14 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sharpmax.lab.max_retrieval.evaluation import Weigh
+from sharpmax.lab.max_retrieval.evaluation import NOTHING, Weigh
 from sharpmax.lab.max_retrieval.head import Heads
 from sharpmax.tasks.max_retrieval import CLASSES, Sets
 
 __all__ = ["Profile"]
-
-# exp(-80) of a million items is far below the rounding of a sum of one.
-_NOTHING = 80.0
 
 
 class Profile:
@@ -85,7 +82,10 @@ class Profile:
                 matter = self._matter(table, cells)
                 cells, places = cells[matter], places[matter]
                 logits = _polynomials(table, cells, places)
-                mixtures += [self._mixture(weigh(logits[None])[0], cells, places) for weigh in ways]
+                mixtures += [
+                    self._mixture(weigh(logits[None], len(priorities))[0], cells, places)
+                    for weigh in ways
+                ]
             scores = self._heads.scores(torch.stack(mixtures)[None])[0]
             return scores.reshape(len(sets.queries), len(ways), CLASSES)
 
@@ -108,7 +108,7 @@ class Profile:
         # |sum of c_p t^p| is at most the sum of |c_p| for t in [-1, 1].
         reach = table[1:].abs().sum(0)
         lowest_top = (table[0] - reach)[present].max()
-        near = table[0] + reach > lowest_top - _NOTHING
+        near = table[0] + reach > lowest_top - NOTHING
         return near[cells].nonzero().squeeze(-1)
 
     def _mixture(self, weights: Tensor, cells: Tensor, places: Tensor) -> Tensor:
