@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import sharpmax
-from sharpmax import normalisers, policies, theory
+from sharpmax import models, normalisers, policies, theory
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -59,7 +59,7 @@ def test_rooms_import_no_framework(module: str) -> None:
 
 
 def test_every_public_name_is_there_and_documented() -> None:
-    for module in (sharpmax, normalisers, policies, theory):
+    for module in (sharpmax, models, normalisers, policies, theory):
         assert module.__doc__
         for name in module.__all__:
             value = getattr(module, name)
@@ -103,7 +103,7 @@ def test_everything_the_gate_installs_is_pinned() -> None:
     extras = PROJECT["optional-dependencies"]
     asked = [
         *PROJECT["dependencies"],
-        *(line for e in ("dev", "jax", "lab", "torch") for line in extras[e]),
+        *(line for e in ("dev", "jax", "lab", "models", "torch") for line in extras[e]),
     ]
     for requirement in map(Requirement, asked):
         if requirement.name == "sharpmax":

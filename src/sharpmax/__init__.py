@@ -14,8 +14,9 @@ from sharpmax._statistics import RowStatistics, entropy, merge_all, statistics
 from sharpmax._version import __version__
 
 if TYPE_CHECKING:
-    from sharpmax import nn, normalisers
+    from sharpmax import models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
+    from sharpmax.models import sharpen
 
 __all__ = [
     "MissingExtra",
@@ -26,29 +27,35 @@ __all__ = [
     "entropy",
     "inverse_temperature",
     "merge_all",
+    "models",
     "nn",
     "normalisers",
     "policies",
+    "sharpen",
     "softmax",
     "statistics",
     "theory",
 ]
 
-_NEED_TORCH = {
-    "attention": "sharpmax._attention",
-    "attention_statistics": "sharpmax._attention",
-    "nn": "sharpmax.nn",
-    "normalisers": "sharpmax.normalisers",
+# Where a name is, and what has to be installed for it: the module and the extra that brings it.
+_LAZY = {
+    "attention": ("sharpmax._attention", "torch", "torch"),
+    "attention_statistics": ("sharpmax._attention", "torch", "torch"),
+    "models": ("sharpmax.models", "transformers", "models"),
+    "nn": ("sharpmax.nn", "torch", "torch"),
+    "normalisers": ("sharpmax.normalisers", "torch", "torch"),
+    "sharpen": ("sharpmax.models", "transformers", "models"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs PyTorch when it is first asked for."""
-    if name not in _NEED_TORCH:
+    """Load what needs PyTorch or transformers when it is first asked for."""
+    if name not in _LAZY:
         raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
-    require("torch", extra="torch", what=f"sharpmax.{name}")
-    module = importlib.import_module(_NEED_TORCH[name])
-    globals()[name] = module if _NEED_TORCH[name] == f"sharpmax.{name}" else getattr(module, name)
+    place, needed, extra = _LAZY[name]
+    require(needed, extra=extra, what=f"sharpmax.{name}")
+    module = importlib.import_module(place)
+    globals()[name] = module if place == f"sharpmax.{name}" else getattr(module, name)
     return globals()[name]
 
 

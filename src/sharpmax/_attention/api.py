@@ -164,7 +164,8 @@ def attention(
         raise ValueError("sink_role: expected 'key' with Hard, which no finite sink can withstand")
     chosen = _choose(impl, problem, policy, detach_temperature)
     output, statistics = chosen.attend(problem, policy, detach_temperature)
-    if isinstance(policy, Paper) and policy.may_warn:
+    # In compilation nobody can look at the entropies.
+    if isinstance(policy, Paper) and policy.may_warn and not torch.compiler.is_compiling():
         policy.warn_above_range(statistics.entropy())
     return (output, statistics) if return_statistics else output
 
@@ -256,6 +257,12 @@ def _attend_normalised(
         return output
     with torch.no_grad():
         return output, reference.measure(problem)
+
+
+def choice(impl: str, problem: Problem, policy: Policy, detach_temperature: bool) -> str:
+    """The name of the implementation that serves a problem."""
+    chosen = _choose(impl, problem, policy, detach_temperature)
+    return next(name for name, module in IMPLEMENTATIONS.items() if module is chosen)
 
 
 def _choose(

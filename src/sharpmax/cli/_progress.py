@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sharpmax.lab.max_retrieval.arms import Arm
+    from sharpmax.lab.max_retrieval.arms import Arm, Look
     from sharpmax.lab.max_retrieval.study import Study
 
 __all__ = ["run_arm"]
@@ -55,9 +55,12 @@ def run_arm(console: Console, study: Study, arm: Arm) -> None:
                 said = at.step * 20 // at.steps
                 console.print(f"{arm.name}: step {at.step:,} of {at.steps:,}, loss {at.loss:.4f}")
 
-        def on_testing(_: object, weights: str, n: int) -> None:
+        def on_testing(look: Look, weights: str, n: int) -> None:
             progress.update(trained, completed=arm.recipe.steps)
-            progress.update(tested, advance=1, note=f"{weights} weights, n = {n:,}")
+            note = f"{weights} weights, n = {n:,}"
+            progress.update(tested, advance=1, note=note)
+            if not console.is_terminal:
+                console.print(f"{arm.name}: testing {look.recipe}, {note}")
 
         study.run(arm, on_training, on_testing)
         progress.update(trained, completed=arm.recipe.steps)

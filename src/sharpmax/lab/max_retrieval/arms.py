@@ -69,6 +69,11 @@ def steps_name(steps: int) -> str:
     return f"{steps // 1000}k" if steps % 1000 == 0 else str(steps)
 
 
+def _longer(steps: int) -> int:
+    """Batches of a long training: 100,000 where the standard is 40,000."""
+    return steps * 5 // 2
+
+
 def _standard(steps: int) -> Arm:
     half = steps // 2
     first: dict[Group, tuple[str, ...] | None] = {"training": MAIN, "trained": ("softmax",)}
@@ -89,7 +94,7 @@ def _standard(steps: int) -> Arm:
 
 def _details(steps: int) -> list[Arm]:
     """Details of the training of plain softmax."""
-    longer = steps * 5 // 2
+    longer = _longer(steps)
     recipes = {
         f"standard-{steps_name(longer)}": Recipe(steps=longer),
         "cosine": Recipe(steps=steps, schedule="cosine"),
@@ -100,7 +105,7 @@ def _details(steps: int) -> list[Arm]:
     groups: dict[str, dict[Group, tuple[str, ...] | None]] = {
         name: {"training": MAIN} for name in recipes
     }
-    groups["cosine"]["beyond"] = MAIN
+    groups["cosine"]["beyond"] = groups[f"standard-{steps_name(longer)}"]["beyond"] = MAIN
     return [
         Arm(name, recipe, (Look(recipe.steps, name, groups[name]),))
         for name, recipe in recipes.items()
@@ -125,8 +130,11 @@ def _beyond(steps: int) -> list[Arm]:
     ties = NearTies()
     together = Recipe(steps=steps, ties=ties, schedule="cosine")
     alone = Recipe(steps=steps, ties=ties)
+    longer = Recipe(steps=_longer(steps), ties=ties, schedule="cosine")
     name = "near-ties+cosine"
+    more = f"{name}+{steps_name(longer.steps)}-steps"
     return [
         Arm(name, together, (Look(steps, name, {"beyond": MAIN}, blind=True, far=True),)),
         Arm("near-ties", alone, (Look(steps, "near-ties", {"beyond": MAIN}),)),
+        Arm(more, longer, (Look(longer.steps, more, {"beyond": MAIN}, blind=True, far=True),)),
     ]

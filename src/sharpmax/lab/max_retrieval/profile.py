@@ -118,7 +118,8 @@ class Profile:
         for power in range(powers):
             moments[power] = torch.bincount(cells, weights, minlength=count)
             weights = weights * places
-        return torch.einsum("pc,cpw->w", moments, self._curves)
+        some = moments.any(0).nonzero().squeeze(-1)
+        return torch.einsum("pc,cpw->w", moments[:, some], self._curves[some])
 
 
 def _polynomials(table: Tensor, cells: Tensor, places: Tensor) -> Tensor:

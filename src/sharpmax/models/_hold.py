@@ -1,0 +1,47 @@
+"""The name of the attention in a configuration: changed once, put back when nobody needs it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+_KEY = "_attn_implementation_internal"
+
+
+@dataclass(eq=False)
+class Hold:
+    """A configuration whose attention is changed, and what it was.
+
+    Two models may share a configuration; the first that is sharpened finds the original, the last
+    that is restored puts it back.
+    """
+
+    config: Any
+    original: Any
+    holders: int = 0
+
+    _all: ClassVar[dict[int, Hold]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    @staticmethod
+    def take(config: Any) -> Hold:
+        """Remember what a configuration says now, unless it is remembered already."""
+        with Hold._lock:
+            hold = Hold._all.setdefault(id(config), Hold(config, config.__dict__[_KEY]))
+            hold.holders += 1
+            return hold
+
+    def rename(self, original: str, names: dict[str, str]) -> None:
+        """Replace the name that the configuration has now, if it had the `original` one before."""
+        if self.original == original:
+            now = self.config.__dict__[_KEY]
+            self.config.__dict__[_KEY] = names.get(now, now)
+
+    def release(self) -> None:
+        """Put the original back if nobody else holds it."""
+        with Hold._lock:
+            self.holders -= 1
+            if self.holders == 0:
+                del Hold._all[id(self.config)]
+                self.config.__dict__[_KEY] = self.original

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+import transformers as hf
+
+from model_families import BY_NAME, FAMILIES, TINY, Family, indexed, shared
+from sharpmax.models._layers import attention_layers, chooses_keys, configs, own_temperatures
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_layers_of_every_family(family: Family) -> None:
+    layers = attention_layers(shared(family.name))
+    assert tuple(layer.kind for layer in layers) == family.kinds
+    assert [layer.index for layer in layers] == list(range(len(layers)))
+    assert all(layer.closed is None and layer.heads == 4 for layer in layers)
+    assert chooses_keys(layers) is None
+
+
+def test_a_layer_that_computes_its_attention_itself_is_closed() -> None:
+    *layers, pooling = attention_layers(BY_NAME["siglip"].build(vision_use_head=True))
+    assert all(layer.closed is None for layer in layers)
+    assert pooling.name == "head.attention"
+    assert pooling.closed is not None
+    assert "MultiheadAttention computes its attention itself" in pooling.closed
+
+
+def test_a_layer_that_has_its_own_attention_under_the_same_name_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = hf.AttentionInterface()
+    own["sdpa"] = lambda *_: None
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.ALL_ATTENTION_FUNCTIONS", own)
+    layers = attention_layers(shared("llama"))
+    assert all("replaces PyTorch's attention" in str(layer.closed) for layer in layers)
+
+
+def test_a_layer_without_a_configuration_is_closed() -> None:
+    model = BY_NAME["llama"].build()
+    del model.model.layers[1].self_attn.config
+    first, second = attention_layers(model)
+    assert first.closed is None
+    assert second.closed == "LlamaAttention has no configuration that says which attention to use"
+
+
+def test_layers_that_do_not_agree_and_parts_of_layers() -> None:
+    config = hf.Gemma4TextConfig(
+        **TINY, hidden_size_per_layer_input=8, vocab_size_per_layer_input=32, sliding_window=4,
+        layer_types=["sliding_attention", "full_attention"],
+    )  # fmt: skip
+    layers = attention_layers(hf.Gemma4ForCausalLM(config))
+    assert [layer.kind for layer in layers] == ["sliding", "global"]
+    neomme = hf.AutoModel.from_config(hf.AutoConfig.for_model("neomme", **TINY))
+    # A part of each layer is called an attention as well.
+    assert [layer.closed for layer in attention_layers(neomme)] == [None, None]
+
+
+def test_layers_that_choose_their_keys_are_found() -> None:
+    model = indexed()
+    assert chooses_keys(attention_layers(model)) == ("model.layers.0.self_attn", "indices")
+
+
+def test_every_configuration_is_found_once() -> None:
+    config = hf.LlavaConfig(
+        text_config=hf.LlamaConfig(**TINY),
+        vision_config=hf.CLIPVisionConfig(
+            hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            image_size=8, patch_size=4,
+        ),
+    )  # fmt: skip
+    found = configs(hf.LlavaForConditionalGeneration(config))
+    assert {type(each).__name__ for each in found} == {
+        "LlavaConfig", "LlamaConfig", "CLIPVisionConfig",
+    }  # fmt: skip
+    assert len({id(each) for each in found}) == len(found)
+
+
+def test_temperatures_of_their_own_are_told() -> None:
+    assert own_temperatures(shared("llama")) == ()
+    (llama4,) = own_temperatures(shared("llama4"))
+    assert "attn_temperature_tuning" in llama4
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4,
+            "original_max_position_embeddings": 16}  # fmt: skip
+    model = BY_NAME["llama"].build(rope_parameters=yarn, max_position_embeddings=64)
+    assert own_temperatures(model) == (
+        "llama: yarn scales the logits for contexts that it extends",
+    )
+    ministral = hf.Ministral3ForCausalLM(hf.Ministral3Config(**TINY))
+    assert any("llama_4_scaling_beta" in note for note in own_temperatures(ministral))
