@@ -3,13 +3,11 @@
 import json
 from pathlib import Path
 
-from sharpmax.lab.max_retrieval.records import Table
-from sharpmax.report import max_retrieval
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/attention.md", "docs/max_retrieval.md")
+DOCUMENTS = ("README.md", "docs/attention.md")
 
 
 def tables() -> dict[str, str]:
@@ -19,11 +17,7 @@ def tables() -> dict[str, str]:
         json.loads((attention / name).read_text(encoding="utf-8"))
         for name in ("benchmark.json", "profile.json")
     )
-    return (
-        attention_tables(benchmark)
-        | {"attention-profile": profile_table(profile).to_markdown()}
-        | max_retrieval.tables(Table.load(ROOT / "results/max_retrieval/table.json"))
-    )
+    return attention_tables(benchmark) | {"attention-profile": profile_table(profile).to_markdown()}
 
 
 if __name__ == "__main__":

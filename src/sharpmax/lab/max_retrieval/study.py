@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,13 @@ from sharpmax.lab.max_retrieval.figures import load_figures, measure_figures, sa
 from sharpmax.lab.max_retrieval.head import Heads
 from sharpmax.lab.max_retrieval.inference import MAIN, inference_methods
 from sharpmax.lab.max_retrieval.profile import Profile
-from sharpmax.lab.max_retrieval.records import Group, Record, Table, WeightsKind
+from sharpmax.lab.max_retrieval.records import (
+    Group,
+    Record,
+    Table,
+    WeightsKind,
+    record_of,
+)
 from sharpmax.lab.max_retrieval.training import (
     Progress,
     load_heads,
@@ -33,6 +39,7 @@ from sharpmax.lab.results import SettingsChanged, read_sealed, write_sealed
 
 __all__ = ["Settings", "Study"]
 
+_RECORDS = "max-retrieval records, format 1"
 _ANATOMY = "max-retrieval anatomy, format 1"
 _Test = Callable[[int, int], dict[str, float]]
 _BLIND_SETS = 1024
@@ -128,9 +135,21 @@ class Study:
         folder = self.folder / "weights" / arm.name
         keep = [look.step for look in arm.looks]
         train(arm.recipe, self.settings.seeds, folder, keep=keep, on_progress=on_training)
-        records = [
-            record for look in arm.looks for record in self._test(arm, look, folder, on_testing)
-        ]
+        records: list[Record] = []
+        for look in arm.looks:
+            for weights in _WEIGHTS:
+                # A test takes minutes, so what is done of an arm is kept until the arm is.
+                kept = folder / f"records-{look.step}-{weights}.json"
+                if not kept.exists():
+                    found = self._test(arm, look, weights, folder, on_testing)
+                    content = {
+                        "settings": self.settings.to_dict(),
+                        "records": [asdict(record) for record in found],
+                    }
+                    write_sealed(kept, _RECORDS, content)
+                data = read_sealed(kept, _RECORDS)
+                _compare(data["settings"], self.settings.to_dict(), kept)
+                records += map(record_of, data["records"])
         self.table = replace(
             self.table,
             recipes={**self.table.recipes, **recipes},
@@ -194,39 +213,39 @@ class Study:
         self,
         arm: Arm,
         look: Look,
+        weights: WeightsKind,
         folder: Path,
         on_testing: Callable[[Look, WeightsKind, int], None],
     ) -> Iterator[Record]:
         near = list(zip(self.settings.sizes, self.settings.sets, strict=True))
         near = [(n, sets) for n, sets in near if arm.largest is None or n <= arm.largest]
         far = list(zip(self.settings.far, self.settings.far_sets, strict=True))
-        for weights in _WEIGHTS:
-            heads, recipe = load_heads(weights_path(folder, look.step), weights)
-            one = [heads.alone(index) for index in range(len(heads.seeds))]
-            passes = [(near, [_near(head, look) for head in one])]
-            if weights == "averaged" and look.far:
-                passes.append((far, [_far(head) for head in one]))
-            if weights == "averaged" and look.blind:
-                # Class-blind logits are the costliest; no more sets than at large sizes.
-                sizes = [(n, min(sets, _BLIND_SETS)) for n, sets in near]
-                sizes += far if look.far else []
-                passes.append((sizes, [_blind(head) for head in one]))
-            for sizes, tests in passes:
-                for n, sets in sizes:
-                    on_testing(look, weights, n)
-                    by_seed = [test(n, sets) for test in tests]
-                    for method in by_seed[0]:
-                        for group in _groups(look, method):
-                            yield Record(
-                                method=recipe.normaliser if method == AS_TRAINED else method,
-                                weights=weights,
-                                trained_with=recipe.normaliser,
-                                recipe=look.recipe,
-                                group=group,
-                                n=n,
-                                sets=sets,
-                                accuracy=tuple(by_method[method] for by_method in by_seed),
-                            )
+        heads, recipe = load_heads(weights_path(folder, look.step), weights)
+        one = [heads.alone(index) for index in range(len(heads.seeds))]
+        passes = [(near, [_near(head, look) for head in one])]
+        if weights == "averaged" and look.far:
+            passes.append((far, [_far(head) for head in one]))
+        if weights == "averaged" and look.blind:
+            # Class-blind logits are the costliest; no more sets than at large sizes.
+            sizes = [(n, min(sets, _BLIND_SETS)) for n, sets in near]
+            sizes += far if look.far else []
+            passes.append((sizes, [_blind(head) for head in one]))
+        for sizes, tests in passes:
+            for n, sets in sizes:
+                on_testing(look, weights, n)
+                by_seed = [test(n, sets) for test in tests]
+                for method in by_seed[0]:
+                    for group in _groups(look, method):
+                        yield Record(
+                            method=recipe.normaliser if method == AS_TRAINED else method,
+                            weights=weights,
+                            trained_with=recipe.normaliser,
+                            recipe=look.recipe,
+                            group=group,
+                            n=n,
+                            sets=sets,
+                            accuracy=tuple(by_method[method] for by_method in by_seed),
+                        )
 
 
 def _groups(look: Look, method: str) -> list[Group]:
