@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from sharpmax.lab.max_retrieval.training import (
     weights_path,
 )
 from sharpmax.lab.results import SettingsChanged, read_sealed, write_sealed
+from sharpmax.lab.timing import thread_count
 
 __all__ = ["Settings", "Study"]
 
@@ -233,7 +236,7 @@ class Study:
         for sizes, tests in passes:
             for n, sets in sizes:
                 on_testing(look, weights, n)
-                by_seed = [test(n, sets) for test in tests]
+                by_seed = _by_seed(tests, n, sets)
                 for method in by_seed[0]:
                     for group in _groups(look, method):
                         yield Record(
@@ -246,6 +249,13 @@ class Study:
                             sets=sets,
                             accuracy=tuple(by_method[method] for by_method in by_seed),
                         )
+
+
+def _by_seed(tests: Sequence[_Test], n: int, sets: int) -> list[dict[str, float]]:
+    """Accuracies by method, for each seed."""
+    # Operations are small: a thread a seed does more than several threads an operation.
+    with thread_count(1), ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda test: test(n, sets), tests))
 
 
 def _groups(look: Look, method: str) -> list[Group]:
