@@ -16,7 +16,7 @@ from sharpmax._version import __version__
 if TYPE_CHECKING:
     from sharpmax import models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
-    from sharpmax.models import sharpen
+    from sharpmax.models import diagnose, sharpen
 
 __all__ = [
     "MissingExtra",
@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "attention",
     "attention_statistics",
+    "diagnose",
     "entropy",
     "inverse_temperature",
     "merge_all",
@@ -41,6 +42,7 @@ __all__ = [
 _LAZY = {
     "attention": ("sharpmax._attention", "torch", "torch"),
     "attention_statistics": ("sharpmax._attention", "torch", "torch"),
+    "diagnose": ("sharpmax.models", "transformers", "models"),
     "models": ("sharpmax.models", "transformers", "models"),
     "nn": ("sharpmax.nn", "torch", "torch"),
     "normalisers": ("sharpmax.normalisers", "torch", "torch"),

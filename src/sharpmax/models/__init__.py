@@ -1,4 +1,4 @@
-"""Hugging Face models: keep their attention sharp, and the file that says how."""
+"""Hugging Face models: see how far their attention spreads, and keep it sharp."""
 
 from sharpmax._extras import require
 
@@ -15,6 +15,8 @@ if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 21
 from sharpmax._files import DamagedFile  # noqa: E402
 from sharpmax.models import _door  # noqa: E402
 from sharpmax.models._calibration import Calibration, LayerCalibration, OtherModel  # noqa: E402
+from sharpmax.models._diagnose import diagnose  # noqa: E402
+from sharpmax.models._diagnosis import Diagnosis, Distribution, Head, HeadRecord  # noqa: E402
 from sharpmax.models._door import Recorder  # noqa: E402
 from sharpmax.models._plan import CannotSharpen  # noqa: E402
 from sharpmax.models._sharpen import sharpen  # noqa: E402
@@ -24,11 +26,16 @@ __all__ = [
     "Calibration",
     "CannotSharpen",
     "DamagedFile",
+    "Diagnosis",
+    "Distribution",
+    "Head",
+    "HeadRecord",
     "LayerCalibration",
     "LayerStatus",
     "OtherModel",
     "Recorder",
     "Sharpened",
+    "diagnose",
     "sharpen",
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from sharpmax._attention import api, attention, attention_statistics
 from sharpmax._attention import problem as problems
 from sharpmax._attention.api import Implementation
-from sharpmax._attention.problem import SinkRole
+from sharpmax._attention.problem import Problem, SinkRole
 from sharpmax._statistics import RowStatistics
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Identity, Policy
@@ -73,6 +73,19 @@ class Recorder(Protocol):
         """
 
 
+@runtime_checkable
+class Observer(Protocol):
+    """A recorder that chooses itself which rows it measures, and what of them."""
+
+    def observe(self, layer: int, problem: Problem) -> None:
+        """Take the problem of a layer: its queries, keys and all that hides or shifts logits.
+
+        Args:
+            layer: the index of the layer, as in the status.
+            problem: without values. Nothing of it may be changed, nor kept after the call.
+        """
+
+
 @dataclass(eq=False)
 class Attachment:
     """What an attention module carries while it is sharpened.
@@ -96,7 +109,7 @@ class Attachment:
     impl: Implementation = "auto"
     detach_temperature: bool = False
     sink_role: SinkRole = "key"
-    recorder: Recorder | None = None
+    recorder: Recorder | Observer | None = None
     used: str | None = None
 
     def rule_for(self, heads: int) -> Rule:
@@ -160,9 +173,7 @@ def attention_forward(
         return _stock(call), None
     rule = attachment.rule_for(query.shape[1])
     if attachment.recorder is not None:
-        tensors, options = _translated(call, attachment.sink_role)
-        measured = attention_statistics(*tensors[:2], impl=attachment.impl, **options)
-        attachment.recorder.record(attachment.layer, measured)
+        _tell(attachment.recorder, call, attachment)
     if rule.policy is None:
         output = _stock(call)
     else:
@@ -203,6 +214,19 @@ def _refuse(module: nn.Module, kwargs: dict[str, Any]) -> None:
                 f"{name}: {type(module).__name__} gives its attention this argument, which "
                 "sharpened attention does not know, and leaving it out might change the meaning"
             )
+
+
+def _tell(recorder: Recorder | Observer, call: _Call, attachment: Attachment) -> None:
+    (query, key, _), options = _translated(call, attachment.sink_role)
+    if isinstance(recorder, Observer):
+        problem = problems.check(
+            query, key, None, alignment="upper_left", window=None, dropout=0.0, **options
+        )
+        with torch.no_grad():
+            recorder.observe(attachment.layer, problem)
+    else:
+        measured = attention_statistics(query, key, impl=attachment.impl, **options)
+        recorder.record(attachment.layer, measured)
 
 
 def _stock(call: _Call) -> Tensor:

@@ -81,9 +81,9 @@ def sharpen(
         Sharpened(LlamaForCausalLM: 2 of 2 attention layers)
         >>> sharpened.restore()
     """
-    model = _inner(model)
+    model = inner_model(model)
     found = attention_layers(model)
-    _check(model, found)
+    check_reachable(model, found)
     if isinstance(policy, Calibration):
         policy.check(model)
     rules = plan(found, policy, layers, heads)
@@ -98,7 +98,7 @@ def sharpen(
     )
 
 
-def _inner(model: object) -> PreTrainedModel:
+def inner_model(model: object) -> PreTrainedModel:
     """The model of transformers that something is, or that it is wrapped around."""
     found = []
     if isinstance(model, nn.Module):
@@ -113,7 +113,7 @@ def _inner(model: object) -> PreTrainedModel:
     return found[0]
 
 
-def _check(model: PreTrainedModel, layers: list[Layer]) -> None:
+def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
     """Refuse a model in which nothing could be sharpened, or only to its harm."""
     name = type(model).__name__
     if not layers:

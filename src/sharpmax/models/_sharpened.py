@@ -12,7 +12,16 @@ from transformers import PreTrainedModel
 
 from sharpmax._attention.api import Implementation
 from sharpmax._attention.problem import SinkRole
-from sharpmax.models._door import ATTRIBUTE, MASKED, NAME, NAMES, STOCK, Attachment, Recorder
+from sharpmax.models._door import (
+    ATTRIBUTE,
+    MASKED,
+    NAME,
+    NAMES,
+    STOCK,
+    Attachment,
+    Observer,
+    Recorder,
+)
 from sharpmax.models._hold import Hold
 from sharpmax.models._layers import Kind, Layer, configs, own_temperatures
 from sharpmax.models._plan import CannotSharpen
@@ -73,12 +82,12 @@ class Sharpened:
         impl: Implementation = "auto",
         detach_temperature: bool = False,
         sink_role: SinkRole = "key",
-        recorder: Recorder | None = None,
+        recorder: Recorder | Observer | None = None,
     ) -> None:
         self.model = model
         self.layers = layers
         self.notes = own_temperatures(model)
-        size, rank = _tensor_parallel(model)
+        size, rank = tensor_parallel(model)
         self._attachments = {
             index: Attachment(
                 index,
@@ -194,7 +203,7 @@ class Sharpened:
         return f"Sharpened({name}: {sharp} of {count} attention layers)"
 
 
-def _tensor_parallel(model: PreTrainedModel) -> tuple[int, int]:
+def tensor_parallel(model: PreTrainedModel) -> tuple[int, int]:
     """Over how many ranks the heads are spread, and which of them this is."""
     mesh = getattr(model, "_device_mesh", None)
     if mesh is None:

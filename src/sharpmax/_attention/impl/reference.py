@@ -22,7 +22,7 @@ def attend(
     problem: Problem, policy: Policy, detach_temperature: bool
 ) -> tuple[Tensor, RowStatistics]:
     """Output and statistics of all rows."""
-    rows = Rows(*_logits_and_visibility(problem))
+    rows = Rows(*logits_and_visibility(problem))
     beta = policy.over_queries().of_rows(rows)
     if detach_temperature:
         beta = beta.detach()
@@ -37,7 +37,7 @@ def attend(
 def attend_normalised(problem: Problem, normaliser: Normaliser) -> Tensor:
     """Output of all rows, with weights from a normaliser; this implementation alone does it."""
     if type(normaliser).forward is Normaliser.forward:
-        logits, _, visible = _logits_and_visibility(problem, normaliser.logits)
+        logits, _, visible = logits_and_visibility(problem, normaliser.logits)
         return _mixed(problem, normaliser.weights(logits, visible))
     # Its weights come from more than logits, so that there is nothing for a bias to be added to.
     name = type(normaliser).__name__
@@ -52,7 +52,7 @@ def attend_normalised(problem: Problem, normaliser: Normaliser) -> Tensor:
 
 def measure(problem: Problem) -> RowStatistics:
     """Statistics of all rows."""
-    return Rows(*_logits_and_visibility(problem)).statistics
+    return Rows(*logits_and_visibility(problem)).statistics
 
 
 def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -79,7 +79,7 @@ def _bias_and_visibility(problem: Problem) -> tuple[Tensor | None, Tensor]:
     return problem.mask.masked_fill(hidden, 0.0), visible & ~hidden
 
 
-def _logits_and_visibility(
+def logits_and_visibility(
     problem: Problem, product: Callable[[Tensor, Tensor, float], Tensor] = _product
 ) -> tuple[Tensor, int, Tensor]:
     """Logits [batch, heads, queries, keys] and what is visible of them; a counted sink is a key."""

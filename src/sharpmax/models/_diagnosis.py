@@ -1,0 +1,443 @@
+"""The diagnosis of a model: what was measured of each head at each length, with a verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from sharpmax._extras import require
+from sharpmax._files import DamagedFile, read_sealed, write_sealed
+from sharpmax.models._layers import Kind, Layer
+from sharpmax.models._meter import RowFigures, Slot
+from sharpmax.theory import critical_length
+
+FORMAT = "sharpmax diagnosis 1"
+
+Verdict = Literal["dispersing", "growing", "flat", "sink", "local"]
+VERDICTS: tuple[Verdict, ...] = ("dispersing", "growing", "flat", "sink", "local")
+"""From the worst to that which says least."""
+
+QUANTILES = (0.1, 0.5, 0.9)
+"""Of the rows of a head at a length, beside their mean."""
+
+DISPERSING_SLOPE = 0.5
+"""From this slope on, the effective support grows at least like the square root of n."""
+
+GROWING_SLOPE = 0.1
+"""Below this slope, a thousand times as many keys add less than 0.7 nats: that is flat."""
+
+SINK_MASS = 0.5
+"""A head whose rows give so much to sinks, in the mean at the longest length, rests on them."""
+
+CRITICAL_WEIGHT = 0.01
+"""The epsilon of the critical length: from there on, no weight can reach it."""
+
+LARGEST_CRITICAL_LENGTH = 10**15
+"""Beyond this, a critical length is not given: no input is ever so long."""
+
+_SAME_LENGTH = 1e-3
+"""Where the mean of log n differs by less than this over the lengths, there is no slope."""
+
+
+class Distribution(NamedTuple):
+    """Mean and quantiles of a figure over rows."""
+
+    mean: float
+    q10: float
+    q50: float
+    q90: float
+
+
+FIGURES = (
+    "entropy",
+    "normalised_entropy",
+    "effective_support",
+    "largest_weight",
+    "spread",
+    "first_mass",
+    "sink_mass",
+    "tail_mass",
+)
+"""The distributions of a record, in their order."""
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """What was measured of a head at a length.
+
+    All distributions are over the measured rows; without any they are None.
+
+    Attributes:
+        layer: the index of the layer, as in `Sharpened.status()`.
+        name: of its module.
+        kind: of the layer: "global", "sliding", "chunked" or "encoder".
+        head: the index of the query head.
+        length: the number of tokens.
+        measured: how many rows the figures are of.
+        skipped: how many rows were left out because no key was visible.
+        non_finite: how many rows were left out because a figure was NaN or infinite.
+        visible: the mean number n of keys that a row sees.
+        log_visible: the mean of log n.
+        entropy: H, in nats.
+        normalised_entropy: H / log n; 0 where n is 1.
+        effective_support: exp(H).
+        largest_weight: of a key.
+        spread: delta, the largest visible logit minus the smallest.
+        first_mass: the weight of the first token.
+        sink_mass: the weight of a learned sink; 0 where there is none.
+        tail_mass: the weight of the last tokens that a row sees.
+        critical_length: the first n at which no weight can reach 0.01, by Lemma 2.1 and the median
+            of the spread; None beyond 10^15.
+    """
+
+    layer: int
+    name: str
+    kind: Kind
+    head: int
+    length: int
+    measured: int
+    skipped: int
+    non_finite: int
+    visible: float | None
+    log_visible: float | None
+    entropy: Distribution | None
+    normalised_entropy: Distribution | None
+    effective_support: Distribution | None
+    largest_weight: Distribution | None
+    spread: Distribution | None
+    first_mass: Distribution | None
+    sink_mass: Distribution | None
+    tail_mass: Distribution | None
+    critical_length: int | None
+
+    def flat(self) -> dict[str, Any]:
+        """The record as one row of a table: `entropy_mean`, `entropy_q10` and so on."""
+        row: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.name in FIGURES:
+                parts = value or (None,) * len(Distribution._fields)
+                names = (f"{entry.name}_{part}" for part in Distribution._fields)
+                row.update(zip(names, parts, strict=True))
+            else:
+                row[entry.name] = value
+        return row
+
+
+@dataclass(frozen=True)
+class Head:
+    """What all lengths together say about a head.
+
+    Attributes:
+        layer: the index of the layer.
+        name: of its module.
+        kind: of the layer.
+        head: the index of the query head.
+        slope: of the mean entropy against the mean of log n over the lengths, by least squares: 1
+            for a head that attends to all alike. None where n does not change.
+        verdict: None where nothing could be measured at two lengths.
+    """
+
+    layer: int
+    name: str
+    kind: Kind
+    head: int
+    slope: float | None
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was measured of each head of a model at each length. Made by `sharpmax.diagnose`.
+
+    The verdict on a head is the first of these that holds:
+
+    - "local": at the longest length a window hid keys: rows saw fewer of them than there are tokens
+      up to their own. So it is in sliding and chunked layers, once the length is beyond the window.
+    - "sink": at the longest length its rows give, in the mean, at least half of their weight to the
+      first token and a learned sink. Not asked where sinks were left out of the entropy.
+    - "dispersing": the slope of its entropy against log n is at least 0.5.
+    - "growing": that slope is at least 0.1.
+    - "flat": none of these.
+
+    The numbers are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` of
+    `sharpmax.models._diagnosis`.
+
+    Attributes:
+        model_name: where the weights came from, as the configuration names it; may be empty.
+        model_type: of the configuration, such as "llama".
+        dtype: of the model. Figures are in single precision at least.
+        implementation: the attention that the model uses itself.
+        lengths: the numbers of tokens, growing.
+        rows: how many of the last rows of each length were measured, at most half of them.
+        tail: how many tokens `tail_mass` is of.
+        sink: whether sinks were left out of entropy, n, largest weight and spread.
+        inputs: how many inputs were measured to the end.
+        interrupted: whether there were more of them.
+        records: one a layer, head and length.
+        heads: one a layer and head, with the verdict.
+        unmeasured: why attention layers are missing, by name.
+        notes: what the model does itself to its temperature as inputs grow.
+        versions: of the software that measured it.
+    """
+
+    model_name: str
+    model_type: str
+    dtype: str
+    implementation: str
+    lengths: tuple[int, ...]
+    rows: int
+    tail: int
+    sink: bool
+    inputs: int
+    interrupted: bool
+    records: tuple[HeadRecord, ...]
+    heads: tuple[Head, ...]
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows_measured(self) -> int:
+        """How many rows the figures are of, those of each head counted apart."""
+        return sum(record.measured for record in self.records)
+
+    @property
+    def rows_skipped(self) -> int:
+        """How many rows were left out because no key was visible."""
+        return sum(record.skipped for record in self.records)
+
+    @property
+    def rows_non_finite(self) -> int:
+        """How many rows were left out because a figure was NaN or infinite."""
+        return sum(record.non_finite for record in self.records)
+
+    def summary(self, limit: int | None = 20) -> str:
+        """A table of heads, the worst first; those that see a window alone come apart.
+
+        Args:
+            limit: how many heads are shown in each table; None for all.
+        """
+        name = self.model_name or self.model_type
+        inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
+        inputs += " (interrupted)" if self.interrupted else ""
+        lengths = ", ".join(map(str, self.lengths))
+        counters = (
+            f"{self.rows_measured} rows measured, {self.rows_skipped} without a key, "
+            f"{self.rows_non_finite} not finite"
+        )
+        lines = [
+            f"{name} ({self.dtype}, {self.implementation}): {len(self.heads)} heads, {inputs}",
+            f"lengths {lengths}; the last {self.rows} rows of each, at most half of them",
+            counters,
+        ]
+        if self.sink:
+            lines.append("entropy, n, largest weight and spread are without sinks")
+        lines += [f"not measured: {where}: {why}" for where, why in self.unmeasured.items()]
+        lines += [f"note: {note}" for note in self.notes]
+        verdicts = [head.verdict for head in self.heads]
+        counts = [(verdict, verdicts.count(verdict)) for verdict in (*VERDICTS, None)]
+        lines.append(", ".join(f"{n} {verdict or 'unknown'}" for verdict, n in counts if n))
+        ordered = sorted(self.heads, key=_badness)
+        for local in (False, True):
+            chosen = [head for head in ordered if (head.verdict == "local") == local]
+            if not chosen:
+                continue
+            title = (
+                f"local heads at {self.lengths[-1]}" if local else f"heads at {self.lengths[-1]}"
+            )
+            lines += ["", title, *self._table(chosen[:limit])]
+            if limit is not None and len(chosen) > limit:
+                lines.append(f"and {len(chosen) - limit} more")
+        return "\n".join(lines)
+
+    def to_pandas(self) -> Any:
+        """The records as a pandas frame, a row a head and length, with slope and verdict.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        pandas = require("pandas", extra="pandas", what="Diagnosis.to_pandas")
+        heads = {(head.layer, head.head): head for head in self.heads}
+        rows = []
+        for record in self.records:
+            head = heads[record.layer, record.head]
+            rows.append({**record.flat(), "slope": head.slope, "verdict": head.verdict})
+        return pandas.DataFrame(rows)
+
+    def to_json(self, path: str | Path) -> Path:
+        """Write the diagnosis as JSON, whole or not at all, with a seal.
+
+        Returns:
+            The path.
+        """
+        return write_sealed(path, FORMAT, json.loads(json.dumps(asdict(self), allow_nan=False)))
+
+    @staticmethod
+    def from_json(path: str | Path) -> Diagnosis:
+        """Read what `to_json` wrote.
+
+        Raises:
+            DamagedFile: the file is cut off, was edited, or is something else.
+        """
+        content = read_sealed(path, FORMAT)
+        del content["kind"]
+        try:
+            for name, kind in (("records", _record), ("heads", Head)):
+                content[name] = tuple(kind(**entry) for entry in content[name])
+            for name in ("lengths", "notes"):
+                content[name] = tuple(content[name])
+            return Diagnosis(**content)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFile(f"{path}: not a diagnosis that can be read: {error}") from None
+
+    def _table(self, heads: Sequence[Head]) -> list[str]:
+        records = {(r.layer, r.head, r.length): r for r in self.records}
+        rows = [
+            [
+                "layer", "head", "kind", "verdict", "slope", "entropy", "/ log n", "support",
+                "largest", "first", "sink", f"last {self.tail}", "spread", "critical",
+            ]
+        ]  # fmt: skip
+        for head in heads:
+            record = records[head.layer, head.head, self.lengths[-1]]
+            slope = "-" if head.slope is None else f"{head.slope:.2f}"
+            figures = [
+                _mean(record.entropy, ".2f"),
+                _mean(record.normalised_entropy, ".2f"),
+                _mean(record.effective_support, ".1f"),
+                _mean(record.largest_weight, ".3f"),
+                _mean(record.first_mass, ".3f"),
+                _mean(record.sink_mass, ".3f"),
+                _mean(record.tail_mass, ".3f"),
+                _mean(record.spread, ".1f"),
+            ]
+            critical = "-" if record.critical_length is None else f"{record.critical_length:.3g}"
+            verdict = head.verdict or "unknown"
+            rows.append(
+                [str(head.layer), str(head.head), head.kind, verdict, slope, *figures, critical]
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+
+
+def judge(
+    slope: float | None, *, local: bool = False, sink_mass: float | None = None
+) -> Verdict | None:
+    """The verdict on a head, by the rule of `Diagnosis`.
+
+    Args:
+        slope: of its entropy against log n.
+        local: whether a window hides keys from it.
+        sink_mass: what its rows give to sinks; None where that is not to be asked.
+    """
+    if local:
+        return "local"
+    if sink_mass is not None and sink_mass >= SINK_MASS:
+        return "sink"
+    if slope is None:
+        return None
+    if slope >= DISPERSING_SLOPE:
+        return "dispersing"
+    return "growing" if slope >= GROWING_SLOPE else "flat"
+
+
+def of_layer(
+    layer: Layer, slots: Mapping[int, Slot], sink: bool
+) -> tuple[list[HeadRecord], list[Head]]:
+    """Records and verdicts of a layer, from its rows by length."""
+    longest = max(slots)
+    figures = {length: slot.figures() for length, slot in sorted(slots.items())}
+    records, heads = [], []
+    for index in range(len(figures[longest].entropy)):
+        mine = [
+            _summarised(layer, index, length, RowFigures(*(each[index] for each in rows)))
+            for length, rows in figures.items()
+        ]
+        last, slope = mine[-1], _slope(mine)
+        rests = None
+        if not sink and last.first_mass is not None and last.sink_mass is not None:
+            rests = last.first_mass.mean + last.sink_mass.mean
+        verdict = None
+        if last.measured:
+            verdict = judge(slope, local=slots[longest].windowed, sink_mass=rests)
+        records += mine
+        heads.append(Head(layer.index, layer.name, layer.kind, index, slope, verdict))
+    return records, heads
+
+
+def _summarised(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecord:
+    table = np.stack(rows).astype(np.float64)
+    seeing = table[1] > 0
+    finite = np.isfinite(table).all(axis=0)
+    entropy, count, largest, spread, first, sink, tail = table[:, seeing & finite]
+    logarithm = np.log(count)
+    distributions = (
+        entropy,
+        np.divide(entropy, logarithm, out=np.zeros_like(entropy), where=count > 1),
+        np.exp(entropy),
+        largest, spread, first, sink, tail,
+    )  # fmt: skip
+    some = len(entropy) > 0
+    return HeadRecord(
+        layer.index, layer.name, layer.kind, head, length,
+        measured=len(entropy),
+        skipped=int((~seeing).sum()),
+        non_finite=int((seeing & ~finite).sum()),
+        visible=float(count.mean()) if some else None,
+        log_visible=float(logarithm.mean()) if some else None,
+        **dict(zip(FIGURES, map(_distribution, distributions), strict=True)),
+        critical_length=_critical(float(np.median(spread))) if some else None,
+    )  # fmt: skip
+
+
+def _distribution(values: np.ndarray[Any, Any]) -> Distribution | None:
+    if not len(values):
+        return None
+    return Distribution(float(values.mean()), *np.quantile(values, QUANTILES).tolist())
+
+
+def _critical(spread: float) -> int | None:
+    if spread > math.log(LARGEST_CRITICAL_LENGTH * CRITICAL_WEIGHT):
+        return None
+    return int(critical_length(max(spread, 0.0), CRITICAL_WEIGHT))
+
+
+def _slope(records: Sequence[HeadRecord]) -> float | None:
+    points = [
+        (record.log_visible, record.entropy.mean)
+        for record in records
+        if record.log_visible is not None and record.entropy is not None
+    ]
+    if not points:
+        return None
+    logarithms, entropies = np.array(points).T
+    if np.ptp(logarithms) < _SAME_LENGTH:
+        return None
+    away = logarithms - logarithms.mean()
+    return float(away @ entropies / (away @ away))
+
+
+def _badness(head: Head) -> tuple[int, float, int, int]:
+    order = VERDICTS.index(head.verdict) if head.verdict else len(VERDICTS)
+    return order, -math.inf if head.slope is None else -head.slope, head.layer, head.head
+
+
+def _mean(figure: Distribution | None, layout: str) -> str:
+    return "-" if figure is None else format(figure.mean, layout)
+
+
+def _record(**entry: Any) -> HeadRecord:
+    for name in FIGURES:
+        if entry[name] is not None:
+            entry[name] = Distribution(*entry[name])
+    return HeadRecord(**entry)

@@ -1,0 +1,171 @@
+"""What is measured of the rows of attention that pass the door, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sharpmax._arrays import Array
+from sharpmax._attention.impl.composed import LOGITS_AT_ONCE
+from sharpmax._attention.impl.reference import logits_and_visibility
+from sharpmax._attention.problem import Problem, masked_below
+from sharpmax._statistics import statistics
+
+Values = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
+
+
+class LooksAhead(Exception):
+    """A row sees what lies behind the prefix that it was to be the last of."""
+
+
+class RowFigures(NamedTuple):
+    """What is known of each row: arrays or tensors of the same shape, heads before rows.
+
+    Attributes:
+        entropy: in nats.
+        count: how many keys the entropy is over.
+        largest_weight: among these keys.
+        spread: the largest logit of these keys minus the smallest.
+        first_mass: the weight of the first token, among all keys.
+        sink_mass: the weight of a learned sink, among all keys.
+        tail_mass: the weight of the last visible tokens, among all keys.
+    """
+
+    entropy: Array
+    count: Array
+    largest_weight: Array
+    spread: Array
+    first_mass: Array
+    sink_mass: Array
+    tail_mass: Array
+
+
+@dataclass
+class Slot:
+    """The rows of a layer at a length.
+
+    Attributes:
+        blocks: arrays [figures, heads, rows], in the order of `RowFigures`.
+        windowed: whether a row saw fewer keys than there are tokens up to its own.
+    """
+
+    blocks: list[Values]
+    windowed: bool = False
+
+    def figures(self) -> RowFigures:
+        """Of all rows."""
+        return RowFigures(*np.concatenate(self.blocks, axis=-1))
+
+
+class Meter:
+    """Measures the last rows of prefixes, for each layer, and forgets everything else.
+
+    Rows are kept for good only when their input is finished, by `keep`.
+
+    Args:
+        rows: how many rows of a prefix are measured; at most half of them.
+        tail: how many tokens are the last ones.
+        sink: leave sinks out of entropy, count, largest weight and spread: the first token, and a
+            learned sink.
+    """
+
+    def __init__(self, rows: int, tail: int, sink: bool) -> None:
+        self.rows, self.tail, self.sink = rows, tail, sink
+        self.kept: dict[tuple[int, int], Slot] = {}
+        self._open: dict[tuple[int, int], Slot] = {}
+        self._prefixes: tuple[int, ...] = ()
+
+    def begin(self, prefixes: Sequence[int]) -> None:
+        """Expect a pass over tokens, of which these prefixes are to be measured."""
+        self._prefixes = tuple(prefixes)
+
+    def observe(self, layer: int, problem: Problem) -> None:
+        if {problem.query.shape[2], problem.key.shape[2]} != {max(self._prefixes)}:
+            # Something else than the tokens: parts of an image, or a summary of them.
+            return
+        for length in self._prefixes:
+            first = length - rows_of(length, self.rows)
+            # No more rows at a time than keep the logits below a constant number.
+            step = max(LOGITS_AT_ONCE // max(problem.query.shape[1] * length, 1), 1)
+            slot = self._open.setdefault((layer, length), Slot([]))
+            for start in range(first, length, step):
+                block = _prefix(problem, start, min(start + step, length), length)
+                figures, windowed = measure(block, self.tail, self.sink)
+                slot.blocks.append(figures)
+                slot.windowed |= windowed
+
+    def keep(self) -> None:
+        """Keep what was measured since the last time: an input is finished."""
+        for place, new in self._open.items():
+            slot = self.kept.setdefault(place, Slot([]))
+            slot.blocks += new.blocks
+            slot.windowed |= new.windowed
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was measured since the last time: an input was not finished."""
+        self._open = {}
+
+
+def rows_of(length: int, rows: int) -> int:
+    """How many rows of a prefix are measured."""
+    return min(rows, max(length // 2, 1))
+
+
+def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
+    """The figures of all rows of a problem that counts its sinks, and whether a window hid keys."""
+    logits, _, visible = logits_and_visibility(problem)
+    keys = problem.key.shape[2]
+    whole = statistics(logits, where=visible)
+    logsumexp = whole.logsumexp()
+    weights = torch.where(visible, torch.exp(logits - logsumexp[..., None]), 0.0)
+    seen = visible[..., :keys]
+    from_the_end = seen.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
+    tail_mass = torch.where(seen & (from_the_end <= tail), weights[..., :keys], 0.0).sum(-1)
+
+    counted, chosen = visible, whole
+    if sink:
+        counted = visible.clone()
+        counted[..., 0] = False
+        counted[..., keys:] = False
+        chosen = statistics(logits, where=counted)
+    smallest = torch.where(counted, logits, torch.inf).amin(-1)
+    figures = RowFigures(
+        entropy=chosen.entropy(),
+        count=torch.where(seen.any(-1), chosen.count, 0).to(logits.dtype),
+        largest_weight=1.0 / chosen.mass,
+        spread=chosen.maximum - smallest,
+        first_mass=weights[..., 0],
+        sink_mass=weights[..., keys:].sum(-1),
+        tail_mass=tail_mass,
+    )
+    position = torch.arange(problem.query.shape[2], device=seen.device) + problem.offset
+    windowed = bool((seen.sum(-1) < position + 1).any())
+    stacked = torch.stack([figure.transpose(0, 1).flatten(1) for figure in figures])
+    return stacked.cpu().numpy(), windowed
+
+
+def _prefix(problem: Problem, start: int, stop: int, length: int) -> Problem:
+    """The rows from `start` to `stop` of a prefix of the tokens, and the keys of that prefix.
+
+    Raises:
+        LooksAhead: they see more than these keys.
+    """
+    rows = problem.rows_between(start, stop)
+    if problem.key.shape[2] == length:
+        return rows
+    mask = rows.mask
+    if problem.right != 0 and (mask is None or bool(_visible(mask[..., length:]).any())):
+        raise LooksAhead
+    return replace(
+        rows, key=rows.key[:, :, :length], mask=None if mask is None else mask[..., :length]
+    )
+
+
+def _visible(mask: Tensor) -> Tensor:
+    return mask if mask.dtype == torch.bool else mask > masked_below(mask.dtype)
