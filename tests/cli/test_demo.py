@@ -13,9 +13,11 @@ from sharpmax.lab.max_retrieval.records import Table
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real thing at fewer sizes and on fewer sets: the command is the same, the wait is not."""
-    monkeypatch.setattr("sharpmax.cli.demo._SIZES", (16, 64, 256))
-    monkeypatch.setattr("sharpmax.cli.demo._SHOWN", (16, 256))
-    monkeypatch.setattr("sharpmax.cli.demo._SETS", 64)
+    # The package has the function under the name of the module.
+    module = sys.modules["sharpmax.cli.demo"]
+    monkeypatch.setattr(module, "_SIZES", (16, 64, 256))
+    monkeypatch.setattr(module, "_SHOWN", (16, 256))
+    monkeypatch.setattr(module, "_SETS", 64)
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -39,7 +41,7 @@ def test_trains_prints_the_table_and_writes_the_report(
     # It is a head that has learnt something, not one that guesses.
     assert table.find(method="softmax", weights="last", n=16).mean > 0.4
     page = (output / "report.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>")
+    assert page.startswith("<!DOCTYPE html>")
     assert not re.search(r'(src|href)="(https?:)?//', page)
 
     # A second run begins anew in the same folder.

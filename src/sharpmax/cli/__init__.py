@@ -9,12 +9,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from sharpmax._extras import MissingExtra
+from sharpmax._files import Refused
 from sharpmax._version import __version__
 from sharpmax.cli.bench import bench
 from sharpmax.cli.demo import demo
 from sharpmax.cli.reproduce import reproduce
 from sharpmax.cli.theory import theory
-from sharpmax.lab.results import Refused
 
 __all__ = ["app", "main"]
 

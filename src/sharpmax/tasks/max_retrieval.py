@@ -103,7 +103,7 @@ def sample(
     Example:
         >>> sets = sample(np.random.default_rng(0), 2, size=16)
         >>> sets.priorities.shape, sets.targets.tolist()
-        ((2, 16), [1, 4])
+        ((2, 16), [0, 1])
     """
     if size < 1:
         raise ValueError(f"size: expected at least 1 item, got {size}")
