@@ -74,67 +74,67 @@ def _longer(steps: int) -> int:
     return steps * 5 // 2
 
 
+def _shorter(steps: int) -> int:
+    """Batches of a training that is one of many: 10,000 where the standard is 40,000."""
+    return steps // 4
+
+
 def _standard(steps: int) -> Arm:
-    half = steps // 2
-    first: dict[Group, tuple[str, ...] | None] = {"training": MAIN, "trained": ("softmax",)}
-    last: dict[Group, tuple[str, ...] | None] = {
-        "inference": None,
-        "training": MAIN,
-        "beyond": MAIN,
+    """Plain softmax. With a constant learning rate, one training is tested after many steps."""
+    groups: dict[int, dict[Group, tuple[str, ...] | None]] = {
+        _shorter(steps): {"trained": ("softmax",)},
+        steps // 2: {"training": MAIN},
+        steps: {"inference": None, "training": MAIN, "beyond": MAIN},
+        _longer(steps): {"training": MAIN, "beyond": MAIN},
     }
-    return Arm(
-        "standard",
-        Recipe(steps=steps),
-        (
-            Look(half, f"standard-{steps_name(half)}", first),
-            Look(steps, f"standard-{steps_name(steps)}", last, blind=True),
-        ),
+    looks = (
+        Look(step, f"standard-{steps_name(step)}", of_look, blind=step == steps)
+        for step, of_look in groups.items()
     )
+    return Arm("standard", Recipe(steps=_longer(steps)), tuple(looks))
 
 
 def _details(steps: int) -> list[Arm]:
     """Details of the training of plain softmax."""
-    longer = _longer(steps)
-    recipes = {
-        f"standard-{steps_name(longer)}": Recipe(steps=longer),
-        "cosine": Recipe(steps=steps, schedule="cosine"),
-        "decay-0": Recipe(steps=steps, weight_decay=0.0),
-        "decay-1e-4": Recipe(steps=steps, weight_decay=1e-4, decoupled=False),
-        "decay-1e-3": Recipe(steps=steps, weight_decay=1e-3, decoupled=False),
+    half = steps // 2
+    cosine: dict[Group, tuple[str, ...] | None] = {"training": MAIN, "beyond": MAIN}
+    decays = {
+        "decay-0": Recipe(steps=half, weight_decay=0.0),
+        "decay-1e-4": Recipe(steps=half, weight_decay=1e-4, decoupled=False),
+        "decay-1e-3": Recipe(steps=half, weight_decay=1e-3, decoupled=False),
     }
-    groups: dict[str, dict[Group, tuple[str, ...] | None]] = {
-        name: {"training": MAIN} for name in recipes
-    }
-    groups["cosine"]["beyond"] = groups[f"standard-{steps_name(longer)}"]["beyond"] = MAIN
     return [
-        Arm(name, recipe, (Look(recipe.steps, name, groups[name]),))
-        for name, recipe in recipes.items()
+        Arm("cosine", Recipe(steps=steps, schedule="cosine"), (Look(steps, "cosine", cosine),)),
+        *(
+            Arm(name, recipe, (Look(half, name, {"training": MAIN}),))
+            for name, recipe in decays.items()
+        ),
     ]
 
 
 def _trained(steps: int) -> list[Arm]:
-    """Alternatives to softmax, in training and in the test: half the steps, as there are many."""
+    """Alternatives to softmax, in training and in the test: fewer steps, as there are many."""
     arms = []
-    half = steps // 2
+    few = _shorter(steps)
     for name in normaliser_names():
         if name != "softmax":
-            look = Look(half, f"with-{name}", {"trained": (AS_TRAINED,)})
+            look = Look(few, f"with-{name}", {"trained": (AS_TRAINED,)})
             # Selection compares every item with every other.
             largest = 4096 if name == "selective" else None
-            arms.append(Arm(f"with-{name}", Recipe(name, steps=half), (look,), largest))
+            arms.append(Arm(f"with-{name}", Recipe(name, steps=few), (look,), largest))
     return arms
 
 
 def _beyond(steps: int) -> list[Arm]:
     """Recipes that keep the head right far beyond the size of its training sets."""
     ties = NearTies()
+    longer = Recipe(steps=_longer(steps), ties=ties, schedule="cosine")
     together = Recipe(steps=steps, ties=ties, schedule="cosine")
     alone = Recipe(steps=steps, ties=ties)
-    longer = Recipe(steps=_longer(steps), ties=ties, schedule="cosine")
     name = "near-ties+cosine"
     more = f"{name}+{steps_name(longer.steps)}-steps"
     return [
-        Arm(name, together, (Look(steps, name, {"beyond": MAIN}, blind=True, far=True),)),
-        Arm("near-ties", alone, (Look(steps, "near-ties", {"beyond": MAIN}),)),
         Arm(more, longer, (Look(longer.steps, more, {"beyond": MAIN}, blind=True, far=True),)),
+        Arm(name, together, (Look(steps, name, {"beyond": MAIN}, blind=True),)),
+        Arm("near-ties", alone, (Look(steps, "near-ties", {"beyond": MAIN}),)),
     ]

@@ -163,6 +163,8 @@ class Study:
     def measure_figures(self, arm: Arm) -> dict[str, Any]:
         """Measure what the figures show, on the first seed and the averaged weights of an arm.
 
+        Of several looks, on the one that methods are compared on.
+
         Args:
             arm: One that was run.
 
@@ -172,8 +174,8 @@ class Study:
         path = self.folder / "figures.json"
         if path.exists():
             return load_figures(path)
-        last = arm.looks[-1]
-        weights = weights_path(self.folder / "weights" / arm.name, last.step)
+        compared = [look for look in arm.looks if "inference" in look.groups] or arm.looks
+        weights = weights_path(self.folder / "weights" / arm.name, compared[-1].step)
         heads, _ = load_heads(weights, "averaged")
         data = measure_figures(heads.alone(0), self.settings.sizes, self.table.command)
         save_figures(path, data)
