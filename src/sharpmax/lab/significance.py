@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sharpmax._extras import require
+from sharpmax._resampling import clustered_interval
 
 __all__ = ["bootstrap_interval", "paired_p_value"]
 
@@ -63,11 +64,4 @@ def bootstrap_interval(
         >>> round(low, 2), round(high, 2)
         (0.72, 0.83)
     """
-    if len(values) == 0:
-        raise ValueError("values: expected at least one figure, got none")
-    if not 0 < level < 1:
-        raise ValueError(f"level: expected between 0 and 1, got {level}")
-    rng = np.random.default_rng(seed)
-    means = rng.choice(np.asarray(values, dtype=float), (resamples, len(values))).mean(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return clustered_interval(values, range(len(values)), level, resamples, seed)

@@ -87,7 +87,7 @@ class _Reader:
         """Logits [answer, vocabulary] of what comes at the place of each token of the answer."""
         tokens = [*question.ids, *question.answer_ids[:-1]]
         # The logits after the last token of the prompt are needed, so that one is read anyway.
-        common = min(_common(self._read, tokens), len(question.ids) - 1)
+        common = min(common_length(self._read, tokens), len(question.ids) - 1)
         if self._cache is None or not _can_be_cut(self._cache, len(self._read)):
             self._cache, common = DynamicCache(config=self._model.config), 0
         elif common < len(self._read):
@@ -105,7 +105,7 @@ class _Reader:
         return logits
 
 
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens two sequences begin with alike."""
     count = 0
     for one, other in zip(first, second, strict=False):
@@ -117,9 +117,9 @@ def _common(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _can_be_cut(cache: DynamicCache, length: int) -> bool:
     """Whether all that was read is still there: a sliding window forgets what lies before it."""
+    layers: list[Any] = cache.layers
     return all(
-        not getattr(layer, "is_sliding", False) or length < layer.sliding_window  # type: ignore[attr-defined]
-        for layer in cache.layers
+        not getattr(layer, "is_sliding", False) or length < layer.sliding_window for layer in layers
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -135,6 +135,15 @@ class Sharpened:
     def status(self) -> list[LayerStatus]:
         """A row for each attention layer: what really happens in it now."""
         return [self._row(layer) for layer in self.layers]
+
+    def adopt(self, rules: Mapping[int, Rule]) -> None:
+        """Give layers other rules, by index, from the next call on; the others keep theirs."""
+        size, rank = tensor_parallel(self.model)
+        for index, rule in rules.items():
+            attachment = self._attachments[index]
+            attachment.rule = rule
+            attachment.local = _local(rule, self.layers[index].heads, size, rank)
+            attachment.used = None
 
     def _row(self, layer: Layer) -> LayerStatus:
         config = getattr(layer.module, "config", None)

@@ -83,7 +83,7 @@ def _standard(steps: int) -> Arm:
     """Plain softmax. With a constant learning rate, one training is tested after many steps."""
     groups: dict[int, dict[Group, tuple[str, ...] | None]] = {
         _shorter(steps): {"trained": ("softmax",)},
-        steps // 2: {"training": MAIN},
+        steps // 2: {"training": MAIN, "beyond": MAIN},
         steps: {"inference": None, "training": MAIN, "beyond": MAIN},
         _longer(steps): {"training": MAIN, "beyond": MAIN},
     }
@@ -104,7 +104,7 @@ def _details(steps: int) -> list[Arm]:
         "decay-1e-3": Recipe(steps=half, weight_decay=1e-3, decoupled=False),
     }
     return [
-        Arm("cosine", Recipe(steps=steps, schedule="cosine"), (Look(steps, "cosine", cosine),)),
+        Arm("cosine", Recipe(steps=half, schedule="cosine"), (Look(half, "cosine", cosine),)),
         *(
             Arm(name, recipe, (Look(half, name, {"training": MAIN}),))
             for name, recipe in decays.items()
@@ -126,15 +126,19 @@ def _trained(steps: int) -> list[Arm]:
 
 
 def _beyond(steps: int) -> list[Arm]:
-    """Recipes that keep the head right far beyond the size of its training sets."""
-    ties = NearTies()
+    """Recipes that keep the head right far beyond the size of its training sets.
+
+    Each lever alone and the two together are trained for half the standard steps; what is best is
+    also trained for long.
+    """
+    ties, half = NearTies(), steps // 2
+    alone = Recipe(steps=half, ties=ties)
+    together = Recipe(steps=half, ties=ties, schedule="cosine")
     longer = Recipe(steps=_longer(steps), ties=ties, schedule="cosine")
-    together = Recipe(steps=steps, ties=ties, schedule="cosine")
-    alone = Recipe(steps=steps, ties=ties)
     name = "near-ties+cosine"
     more = f"{name}+{steps_name(longer.steps)}-steps"
     return [
+        Arm(name, together, (Look(half, name, {"beyond": MAIN}, blind=True),)),
         Arm(more, longer, (Look(longer.steps, more, {"beyond": MAIN}, blind=True, far=True),)),
-        Arm(name, together, (Look(steps, name, {"beyond": MAIN}, blind=True),)),
-        Arm("near-ties", alone, (Look(steps, "near-ties", {"beyond": MAIN}),)),
+        Arm("near-ties", alone, (Look(half, "near-ties", {"beyond": MAIN}),)),
     ]

@@ -1,0 +1,286 @@
+"""Finding which heads of a model to sharpen, and by how much, without doing harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sharpmax._resampling import clustered_interval
+from sharpmax._statistics import RowStatistics
+from sharpmax.models._calibration import Calibration
+from sharpmax.models._families import Family, FamilyName
+from sharpmax.models._fit import Part, fit
+from sharpmax.models._layers import Layer, attention_layers
+from sharpmax.models._objective import (
+    Objective,
+    Splits,
+    Window,
+    answer_loss,
+    text_loss,
+)
+from sharpmax.models._rule import Rule
+from sharpmax.models._select import Losses, Selection, evaluate, select
+from sharpmax.models._sharpen import check_reachable, inner_model
+from sharpmax.models._sharpened import Sharpened, tensor_parallel
+
+TOLERANCE = 0.02
+"""Nats by which the loss on ordinary text may rise, if nothing else is asked for."""
+
+
+class Stage(NamedTuple):
+    """How far a calibration is.
+
+    Attributes:
+        name: "fit", "select" or "test".
+        step: of `steps`.
+        steps: in this stage.
+        losses: of the last step of the fit: the objective, and ordinary text.
+    """
+
+    name: Literal["fit", "select", "test"]
+    step: int
+    steps: int
+    losses: tuple[float, ...] = ()
+
+
+def calibrate(
+    model: nn.Module,
+    data: Splits[Any] | Sequence[Any],
+    objective: Literal["text", "answers"] | Objective = "text",
+    *,
+    text: Splits[Window] | None = None,
+    tolerance: float = TOLERANCE,
+    family: FamilyName = "constant",
+    flatten: bool = False,
+    steps: int = 60,
+    batch: int = 4,
+    text_batch: int = 2,
+    text_weight: float = 1.0,
+    learning_rate: float = 0.03,
+    shrink: float = 1e-4,
+    seed: int = 0,
+    on_progress: Callable[[Stage], None] | None = None,
+) -> Calibration:
+    """Fit one or two numbers a head to data, and keep what other data says is a gain.
+
+    With the weights frozen, the numbers of a family (`sharpmax.models.Family`) are fitted by
+    gradient through the attention on the first part of the data. On the second part, heads whose
+    change does not help are set back, and no more of the rest is kept than leaves the loss on
+    ordinary text as it is, within the tolerance. The third part gives the figures in `before` and
+    `after`, with intervals in `notes["test"]`; nothing is chosen by it. If nothing holds, the
+    calibration is empty: leave this model alone.
+
+    That the objective falls does not show that sharpening did it: compare with the family "gain",
+    which changes no temperature, as `sharpmax calibrate` does.
+
+    Args:
+        model: a causal language model of transformers; it is as it was before afterwards.
+        data: what the objective is about, in three parts. For "text" windows (`text_splits` makes
+            them); for "answers" questions, as `sharpmax.tasks` draws them; for an objective of
+            your own, whatever that takes.
+        objective: "text", the mean loss of the next token; "answers", minus the logarithm of the
+            probability of the answer; or a function of the model and some items that gives a loss
+            for each, through which gradients pass.
+        text: windows of ordinary text, in three parts, for the guard. Needed unless the objective
+            is "text"; None with a tolerance of infinity switches the guard off.
+        tolerance: nats by which the loss on ordinary text may rise.
+        family: what may change in a head.
+        flatten: whether heads may become less sharp.
+        steps: of the fit.
+        batch: items in a step; questions of one context count as one.
+        text_batch: windows of ordinary text in a step.
+        text_weight: of their loss in the fit, and against the objective in the choice of heads.
+        learning_rate: of Adam.
+        shrink: weight of the sum of absolute values, which keeps most heads at zero.
+        seed: of the order of the data.
+        on_progress: called during the work.
+
+    Returns:
+        The calibration, for `sharpmax.sharpen` or its `save`.
+
+    Raises:
+        CannotSharpen: there is no attention that can be reached, or the model is sharpened.
+        NotImplementedError: the heads of the model are spread over ranks.
+        TypeError, ValueError: naming the argument, what was expected and what came.
+    """
+    inner = inner_model(model)
+    layers = attention_layers(inner)
+    check_reachable(inner, layers)
+    if tensor_parallel(inner)[0] > 1:
+        raise NotImplementedError("model: its heads are spread over ranks")
+    splits, measure = _objective(data, objective)
+    if text is None and objective != "text" and tolerance != float("inf"):
+        raise ValueError(
+            "text: expected windows of ordinary text, which guard against harm; to go without, "
+            f"give tolerance=float('inf'), got tolerance={tolerance}"
+        )
+    open_layers = [layer for layer in layers if layer.closed is None]
+
+    def say(*stage: Any) -> None:
+        if on_progress is not None:
+            on_progress(Stage(*stage))
+
+    def parts(name: str) -> list[Part]:
+        """The objective and the guard on one of the three parts of the data."""
+        key = None if objective == "text" else _context
+        found = [Part(measure, getattr(splits, name), batch, key=key)]
+        if text is not None:
+            found.append(Part(text_loss, getattr(text, name), text_batch, text_weight))
+        return found
+
+    with Sharpened(inner, layers, {layer.index: Rule() for layer in open_layers}) as sharpened:
+        measured = None
+        if "entropy" in family.split("+"):
+            measured = references(sharpened, open_layers, parts("fit")[-1])
+        chosen = Family(family, open_layers, flatten, measured)
+        fitted = fit(
+            sharpened,
+            chosen,
+            parts("fit"),
+            steps=steps,
+            learning_rate=learning_rate,
+            shrink=shrink,
+            seed=seed,
+            on_step=lambda step, count, losses: say("fit", step, count, tuple(losses)),
+        )
+        say("select", 0, 1)
+        guarded = parts("select")
+        selection = select(
+            sharpened,
+            chosen,
+            fitted.numbers,
+            guarded[0],
+            guarded[1] if len(guarded) > 1 else None,
+            tolerance=tolerance,
+        )
+        say("test", 0, 1)
+        figures = _test(sharpened, chosen, selection.numbers, parts("test"))
+        say("test", 1, 1)
+
+    policies, gains = _plain(chosen, selection.numbers)
+    first = figures["objective"]
+    return Calibration.of(
+        inner,
+        policies,
+        gains=gains,
+        lengths=sorted({len(item.ids) for item in splits.fit if hasattr(item, "ids")}),
+        objective=_name(objective),
+        before=first["before"],
+        after=first["after"],
+        split_sizes=splits.sizes(),
+        notes={
+            "family": family,
+            "flatten": flatten,
+            "tolerance": None if tolerance == float("inf") else tolerance,
+            "steps": steps,
+            "text_weight": text_weight,
+            "shrink": shrink,
+            "learning_rate": learning_rate,
+            "seed": seed,
+            "select": _told(selection),
+            "test": figures,
+        },
+    )
+
+
+def _objective(data: Any, objective: Any) -> tuple[Splits[Any], Objective]:
+    """The data in three parts, and the function of the objective."""
+    if objective not in ("text", "answers") and not callable(objective):
+        raise ValueError(f"objective: expected 'text', 'answers' or a function, got {objective!r}")
+    if not isinstance(data, Splits):
+        raise TypeError(
+            "data: expected Splits(fit=…, select=…, test=…), three parts with nothing in common, "
+            f"got {type(data).__name__}"
+        )
+    functions: dict[Any, Objective] = {"text": text_loss, "answers": answer_loss}
+    return data, functions.get(objective, objective)
+
+
+def _name(objective: Any) -> str:
+    names = {
+        "text": "nats per token",
+        "answers": "nats per answer",
+    }
+    return names.get(objective, getattr(objective, "__name__", type(objective).__name__))
+
+
+def _context(item: Any) -> Any:
+    return getattr(item, "context", id(item))
+
+
+class _Entropies:
+    """Mean entropy of each head, over the second half of the rows of windows."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, list[Tensor]] = {}
+
+    def record(self, layer: int, statistics: RowStatistics) -> None:
+        entropy: Any = statistics.entropy()
+        rows = entropy.shape[-1]
+        self.found.setdefault(layer, []).append(entropy[..., rows // 2 :].mean((0, 2)))
+
+
+def references(sharpened: Sharpened, layers: Sequence[Layer], part: Part) -> dict[int, Tensor]:
+    """The entropy of each head at the lengths of the fit, where the model works."""
+    entropies = _Entropies()
+    rules = {layer.index: Rule() for layer in layers}
+    with (
+        sharpened.disabled(),
+        Sharpened(sharpened.model, sharpened.layers, rules, recorder=entropies),
+        torch.no_grad(),
+    ):
+        for items in part.groups()[:8]:
+            part.objective(sharpened.model, items)
+    return {layer: torch.stack(found).mean(0) for layer, found in entropies.found.items()}
+
+
+def _test(
+    sharpened: Sharpened, family: Family, numbers: Tensor, parts: list[Part]
+) -> dict[str, Any]:
+    """The published figures: losses before and after, and the change with its interval."""
+    found = {}
+    for name, part in zip(("objective", "text"), parts, strict=False):
+        before = evaluate(sharpened, family, family.neutral(), part)
+        after = evaluate(sharpened, family, numbers, part) if numbers.any() else before
+        found[name] = _figures(before, after)
+    return found
+
+
+def _figures(before: Losses, after: Losses) -> dict[str, Any]:
+    change = np.subtract(after.values, before.values).tolist()
+    return {
+        "before": before.mean,
+        "after": after.mean,
+        "change": float(np.mean(change)),
+        "interval": clustered_interval(change, before.contexts),
+        "items": len(change),
+        "contexts": len(set(before.contexts)),
+    }
+
+
+def _told(selection: Selection) -> dict[str, Any]:
+    """What the second part of the data said, ready for JSON."""
+    return {
+        "chosen": None if selection.chosen is None else selection.chosen._asdict(),
+        "candidates": [candidate._asdict() for candidate in selection.candidates],
+        "contributions": selection.contributions.tolist(),
+    }
+
+
+def _plain(family: Family, numbers: Tensor) -> tuple[dict[int, Any], dict[int, tuple[float, ...]]]:
+    """Policies and gains of the layers that change, with plain numbers."""
+    policies, gains = {}, {}
+    for index, rule in family.rules(numbers).items():
+        if rule.policy is not None:
+            parameters = {
+                name: value.double().numpy().round(6) for name, value in asdict(rule.policy).items()
+            }
+            policies[index] = type(rule.policy)(**parameters)
+        if rule.gain is not None:
+            gains[index] = tuple(round(factor, 6) for factor in rule.gain.tolist())
+    return policies, gains

@@ -1,0 +1,193 @@
+"""What calibration makes smaller: losses of a model, in nats, that can be differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sharpmax.models._answers import Asked, common_length
+
+Item = TypeVar("Item")
+
+Objective = Callable[[PreTrainedModel, Sequence[Any]], Tensor]
+"""A model and items of the data to their losses, a number an item."""
+
+
+@dataclass(frozen=True)
+class Splits(Generic[Item]):
+    """Data in three parts, which must have nothing in common.
+
+    Attributes:
+        fit: what parameters are fitted on.
+        select: what tells which heads keep them.
+        test: what gives the published figures; nothing is chosen by it.
+    """
+
+    fit: Sequence[Item]
+    select: Sequence[Item]
+    test: Sequence[Item]
+
+    def __post_init__(self) -> None:
+        for name, items in vars(self).items():
+            if not len(items):
+                raise ValueError(f"{name}: expected at least one item in each part, got none")
+
+    def sizes(self) -> dict[str, int]:
+        """How many items each part has."""
+        return {name: len(items) for name, items in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of text, in tokens.
+
+    Attributes:
+        ids: the tokens.
+        context: windows with the same number are not independent of each other.
+        first: the first token whose loss counts; what is before it is only read.
+    """
+
+    ids: tuple[int, ...]
+    context: int = 0
+    first: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first < len(self.ids):
+            raise ValueError(
+                f"first: expected from 1 to {len(self.ids) - 1}, below the number of tokens, got "
+                f"{self.first}"
+            )
+
+
+def text_splits(
+    texts: Iterable[Sequence[int]], length: int, *, shares: Sequence[float] = (0.5, 0.25, 0.25)
+) -> Splits[Window]:
+    """Windows of texts, of which the first part is for fitting and the last for the test.
+
+    Each text is cut into three stretches, one after the other, and each of these into windows
+    without overlap; so no window of a part is within a window's length of another part's.
+
+    Args:
+        texts: in tokens.
+        length: tokens of a window.
+        shares: of a text that go to each part.
+
+    Raises:
+        ValueError: the texts are too short for a window in each part.
+
+    Example:
+        >>> splits = text_splits([range(400)], 50)
+        >>> splits.sizes()
+        {'fit': 4, 'select': 2, 'test': 2}
+        >>> splits.test[0].ids[0]
+        300
+    """
+    parts: tuple[list[Window], ...] = ([], [], [])
+    for text in texts:
+        start = 0
+        for part, share in zip(parts, shares, strict=True):
+            stop = start + int(share * len(text))
+            for at in range(start, stop - length + 1, length):
+                part.append(Window(tuple(text[at : at + length]), sum(map(len, parts))))
+            start = stop
+    if not all(parts):
+        raise ValueError(
+            f"texts: expected enough for a window of {length} tokens in each of three parts; give "
+            "longer texts or a shorter length"
+        )
+    return Splits(*parts)
+
+
+def text_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
+    """The mean loss of the next token in each window."""
+    losses = []
+    for window in windows:
+        ids = torch.tensor([window.ids], device=model.device)
+        kept = len(window.ids) - window.first + 1
+        output: Any = model(input_ids=ids, use_cache=False, logits_to_keep=kept)
+        losses.append(F.cross_entropy(output.logits[0, :-1].float(), ids[0, window.first :]))
+    return torch.stack(losses)
+
+
+def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
+    """Minus the logarithm of the probability of each answer.
+
+    Questions that share their context and the beginning of their prompts are read in one row: each
+    sees that beginning and itself, as if it had been asked alone.
+    """
+    losses = []
+    for _, together in groupby(questions, key=lambda question: question.context):
+        for row in _rows(list(together)):
+            output: Any = model(
+                input_ids=row.ids.to(model.device)[None],
+                attention_mask=row.mask.to(model.device)[None, None],
+                position_ids=row.positions.to(model.device)[None],
+                use_cache=False,
+                logits_to_keep=row.asked,
+            )
+            every = F.cross_entropy(
+                output.logits[0].float(), row.targets.to(model.device), reduction="none"
+            )
+            losses += [part.sum() for part in every.split(row.counts)]
+    return torch.stack(losses)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Several questions in one row of tokens.
+
+    Attributes:
+        ids: the tokens that are read.
+        positions: of these.
+        mask: which of them see which.
+        asked: the places whose next tokens belong to an answer.
+        targets: these next tokens.
+        counts: how many of them each question has.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    mask: Tensor
+    asked: Tensor
+    targets: Tensor
+    counts: list[int]
+
+
+def _rows(questions: list[Asked]) -> Iterator[_Row]:
+    """Questions in one row where most of their prompts is common, else in a row each."""
+    common = len(questions[0].ids) - 1
+    for question in questions:
+        limit = min(common, len(question.ids) - 1)
+        common = min(limit, common_length(questions[0].ids, question.ids))
+    branches = [(*question.ids[common:], *question.answer_ids[:-1]) for question in questions]
+    if len(questions) > 1 and sum(map(len, branches)) > common:
+        for question in questions:
+            yield from _rows([question])
+        return
+    lengths = [common, *map(len, branches)]
+    # Which branch each token is in; the common beginning is number 0, and everybody sees it.
+    branch = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    places = torch.arange(len(branch))
+    sees = (places[:, None] >= places) & ((branch == branch[:, None]) | (branch == 0))
+    starts = torch.tensor(lengths).cumsum(0)
+    positions = torch.cat([torch.arange(common), *(common + torch.arange(n) for n in lengths[1:])])
+    counts = [len(question.answer_ids) for question in questions]
+    asked = [
+        torch.arange(int(end) - count, int(end))
+        for end, count in zip(starts[1:], counts, strict=True)
+    ]
+    yield _Row(
+        ids=torch.tensor([*questions[0].ids[:common], *(t for each in branches for t in each)]),
+        positions=positions,
+        mask=sees,
+        asked=torch.cat(asked),
+        targets=torch.tensor([t for question in questions for t in question.answer_ids]),
+        counts=counts,
+    )
