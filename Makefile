@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-EXTRAS := dev,jax,lab,models,torch
+EXTRAS := clrs,dev,jax,lab,models,torch
 
 # On some virtual machines oneDNN dispatches bfloat16 products to instructions that the processor does
 # not have. The gate must not depend on the machine; the library itself never sets this.
@@ -28,7 +28,7 @@ setup: $(READY) ## Make .venv and install by exact version what the gate and the
 
 # The stamp is written last and removed first: a set-up that was interrupted leaves no stamp, and
 # one without a stamp starts from an empty environment, never from half of one.
-$(READY): pyproject.toml requirements/torch.txt requirements/dev.txt
+$(READY): pyproject.toml requirements/torch.txt requirements/dev.txt requirements/clrs.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "sharpmax needs Python 3.11 or later, and $(PYTHON) is" \
 	    "$$($(PYTHON) --version 2>&1); choose another: make setup PYTHON=python3.12" >&2; exit 1; }
@@ -39,6 +39,7 @@ $(READY): pyproject.toml requirements/torch.txt requirements/dev.txt
 	@echo "Installing everything else"
 	@$(PIP) install -r requirements/dev.txt -c requirements/torch.txt
 	@$(PIP) install --no-build-isolation -e '.[$(EXTRAS)]' -c requirements/torch.txt
+	@$(PIP) install --no-deps -r requirements/clrs.txt
 	@touch $(READY)
 
 demo: $(READY) ## Set up and run the main job.

@@ -103,7 +103,7 @@ def test_everything_the_gate_installs_is_pinned() -> None:
     extras = PROJECT["optional-dependencies"]
     asked = [
         *PROJECT["dependencies"],
-        *(line for e in ("dev", "jax", "lab", "models", "torch") for line in extras[e]),
+        *(line for e in ("clrs", "dev", "jax", "lab", "models", "torch") for line in extras[e]),
     ]
     for requirement in map(Requirement, asked):
         if requirement.name == "sharpmax":

@@ -41,11 +41,16 @@ def _passkeys(tokenizer: Syllables, length: int, **options: object) -> list[Ques
     return passkey(tokenizer, TEXTS, length, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("length", [64, 200, 701])
+def _pairs(tokenizer: Syllables, length: int, **options: object) -> list[Question]:
+    settings = {"questions": 12, "seed": 3, **options}
+    return key_value(tokenizer, TEXTS, length, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [80, 200, 701])
 def test_lengths_are_exact_and_the_answer_is_in_the_prompt(length: int) -> None:
     tokenizer = Syllables()
     drawn = _passkeys(tokenizer, length, prefix=(0,))
-    drawn += key_value(tokenizer, length, questions=12, seed=3, wordings=(0, 1, 2), prefix=(0,))
+    drawn += _pairs(tokenizer, length, wordings=(0, 1, 2), pairs=2, prefix=(0,))
     for question in drawn:
         assert len(question.ids) == length
         text = tokenizer.decode(question.ids)
@@ -55,7 +60,7 @@ def test_lengths_are_exact_and_the_answer_is_in_the_prompt(length: int) -> None:
 
 def test_the_pass_key_is_at_its_depth_and_asked_for_last() -> None:
     tokenizer = Syllables()
-    drawn = _passkeys(tokenizer, 500, wordings=(0, 1, 2))
+    drawn = _passkeys(tokenizer, 500, wordings=(0, 1, 2), contexts=2)
     assert Counter(question.wording for question in drawn) == {0: 4, 1: 4, 2: 4}
     assert Counter(question.context for question in drawn) == {0: 6, 1: 6}
     for question in drawn:
@@ -66,16 +71,20 @@ def test_the_pass_key_is_at_its_depth_and_asked_for_last() -> None:
     assert min(question.depth for question in drawn) < 0.1
 
 
-def test_a_value_belongs_to_its_key_and_keys_are_different() -> None:
+@pytest.mark.parametrize("wording", range(len(pairs.WORDINGS)))
+def test_a_value_belongs_to_its_key_and_keys_are_different(wording: int) -> None:
     tokenizer = Syllables()
-    for question in key_value(tokenizer, 900, questions=20, seed=1, contexts=4, wordings=(0, 2)):
+    line, asked = (re.escape(part) for part in pairs.WORDINGS[wording])
+    line = line.replace(r"\{key\}", "([A-Z][a-z]+)").replace(r"\{value\}", r"(\d{4})")
+    asked = asked.replace(r"\{key\}", "([A-Z][a-z]+)")
+    for question in _pairs(tokenizer, 900, contexts=4, wordings=(wording,)):
         text = tokenizer.decode(question.ids)
-        asked = re.escape(pairs.WORDINGS[question.wording][2]).replace(r"\{key\}", "([a-z]+)")
         match = re.search(asked + "$", text)
         assert match is not None
-        lines = re.findall(r"^([a-z]+)(?:: | = )(\d{4})$", text, re.MULTILINE)
+        lines = re.findall(line, text)
         assert dict(lines)[match[1]] == question.answer
-        assert len(dict(lines)) == len(lines) > 30
+        assert len(dict(lines)) == len(lines) == 8
+        assert text.index(question.answer) / len(text) == pytest.approx(question.depth, abs=0.1)
 
 
 def test_the_same_seed_draws_the_same_and_another_draws_others() -> None:
@@ -83,15 +92,24 @@ def test_the_same_seed_draws_the_same_and_another_draws_others() -> None:
     assert one == again
     other = _passkeys(Syllables(), 300, seed=4)
     assert {question.answer for question in one}.isdisjoint(q.answer for q in other)
-    lists = [key_value(Syllables(), 300, questions=4, seed=seed) for seed in (1, 1, 2)]
+    lists = [_pairs(Syllables(), 300, seed=seed) for seed in (1, 1, 2)]
     assert lists[0] == lists[1] != lists[2]
 
 
-def test_questions_of_one_context_share_their_list() -> None:
-    tokenizer = Syllables()
-    first, second = key_value(tokenizer, 400, questions=2, seed=1, contexts=1)
-    assert first.ids[:300] == second.ids[:300]
-    assert first.answer != second.answer
+def test_questions_of_one_context_share_all_but_the_last_line() -> None:
+    drawn = _pairs(Syllables(), 400, questions=8, contexts=1)
+    assert len({question.ids[:380] for question in drawn}) == 1
+    assert len({question.answer for question in drawn}) == 8
+    assert sorted(question.depth for question in drawn) == [(i + 0.5) / 8 for i in range(8)]
+    first, second = _passkeys(Syllables(), 400, questions=2, contexts=1)
+    before = int(360 * min(first.depth, second.depth))
+    assert first.ids[:before] == second.ids[:before]
+
+
+def test_some_wordings_are_kept_for_the_test() -> None:
+    for task in (hidden, pairs):
+        assert set(task.UNSEEN) < set(range(len(task.WORDINGS)))
+        assert 0 not in task.UNSEEN
 
 
 def test_the_maximum_of_a_sequence() -> None:
@@ -108,12 +126,12 @@ def test_the_maximum_of_a_sequence() -> None:
 
 def test_what_does_not_fit_is_said() -> None:
     tokenizer = Syllables()
-    with pytest.raises(ValueError, match=r"filler: expected at least .* give a longer text"):
+    with pytest.raises(ValueError, match=r"texts\[0\]: expected at least .* give a longer text"):
         _passkeys(tokenizer, 100_000)
     with pytest.raises(ValueError, match="length: expected at least"):
         _passkeys(tokenizer, 20)
-    with pytest.raises(ValueError, match="length: expected room for two pairs"):
-        key_value(tokenizer, 40, questions=1, seed=0)
+    with pytest.raises(ValueError, match="length: expected at least"):
+        _pairs(tokenizer, 40)
     with pytest.raises(ValueError, match="texts: expected at least one"):
         passkey(tokenizer, [], 100, questions=1, seed=0)
     with pytest.raises(ValueError, match="length"):

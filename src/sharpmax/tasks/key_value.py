@@ -1,4 +1,4 @@
-"""Key-value retrieval: many pairs of a key and a number, and the question for one of them."""
+"""Key-value retrieval: several keys with a number each are hidden in a text; one is asked for."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sharpmax.tasks.questions import Question, Tokenizer, encode, take
+from sharpmax.tasks.questions import Question, Tokenizer, encode, fillers, take
 
-__all__ = ["WORDINGS", "key_value"]
+__all__ = ["UNSEEN", "WORDINGS", "key_value"]
 
 WORDINGS = (
-    ("Here is a list of keys and their values.\n", "{key}: {value}\n", "The value of {key} is"),
-    ("The register:\n", "{key} has number {value}\n", "In the register, {key} has number"),
-    ("# settings\n", "{key} = {value}\n", "# the setting of {key} is"),
+    ("\nThe number of {key} is {value}.\n", "\nThe number of {key} is"),
+    ("\nNote: {key} has the code {value}.\n", "\nThe code of {key} is"),
+    ("\nOn the list, {key} stands under {value}.\n", "\nOn the list, {key} stands under"),
+    ("\n[{key} = {value}]\n", "\n[{key} ="),
+    ("\nTo reach {key}, dial {value}.\n", "\nThe number to dial for {key} is"),
 )
-"""The head of the list, a line of it, and how a value is asked for."""
+"""How a pair is hidden, and how its value is asked for."""
+
+UNSEEN = (3, 4)
+"""The wordings that nothing is to be fitted on, for the question whether a gain is one of them."""
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _DIGITS = 4
@@ -23,85 +28,78 @@ _DIGITS = 4
 
 def key_value(
     tokenizer: Tokenizer,
+    texts: Sequence[str],
     length: int,
     *,
     questions: int,
     seed: int,
     contexts: int = 16,
+    pairs: int = 8,
     wordings: Sequence[int] = (0,),
     prefix: Sequence[int] = (),
 ) -> list[Question]:
     """Draw questions whose prompts have exactly so many tokens.
 
+    The number of pairs is the same at every length, so that what grows is the text around them and
+    not the number of answers to choose from.
+
     Args:
         tokenizer: Of the model.
+        texts: What to hide the pairs in.
         length: Tokens of a prompt.
         questions: How many.
         seed: The same seed gives the same questions.
-        contexts: How many lists are drawn; the questions take them in turn.
-        wordings: Which of `WORDINGS` to use, in turn.
+        contexts: How many stretches of the texts are used, each with pairs of its own; the
+            questions take them in turn.
+        pairs: In a context.
+        wordings: Which of `WORDINGS` to use; a context has one.
         prefix: Tokens that begin every prompt.
 
     Returns:
-        The questions, with depths spread evenly over the lists.
+        The questions. Those of a context share their prompts but for the last line.
 
     Raises:
-        ValueError: The length is too small for two pairs.
+        ValueError: There are no texts, a text is too short, or the length too small.
     """
-    rng = np.random.default_rng(seed)
-    depths = rng.permutation((np.arange(questions) + 0.5) / max(1, questions))
-    space = encode(tokenizer, "\n") * length
-    lists: dict[int, list[tuple[str, str]]] = {}
+    stretches = fillers(tokenizer, texts, length, contexts, seed)
     drawn = []
-    for number, depth in enumerate(depths.tolist()):
-        context, wording = number % contexts, wordings[number % len(wordings)]
-        begin, line, asked = WORDINGS[wording]
-        # The list belongs to its context, whichever question is asked about it.
-        if context not in lists:
-            lists[context] = _pairs(np.random.default_rng((seed, context)), length)
-        pairs = lists[context]
-        head, lines = encode(tokenizer, begin), []
-        longest = max(len(encode(tokenizer, asked.format(key=key))) for key, _ in pairs[:64])
-        room = length - len(prefix) - len(head) - longest - 1
-        for key, value in pairs:
-            tokens = encode(tokenizer, line.format(key=key, value=value))
-            if len(tokens) > room:
-                break
-            lines.append(tokens)
-            room -= len(tokens)
-        if len(lines) < 2:
-            raise ValueError(f"length: expected room for two pairs, got {length} tokens")
-        chosen = min(int(depth * len(lines)), len(lines) - 1)
-        key, value = pairs[chosen]
-        question = encode(tokenizer, asked.format(key=key))
-        body = tuple(token for tokens in lines for token in tokens)
+    for number in range(questions):
+        context, turn = number % contexts, number // contexts % pairs
+        wording = wordings[context % len(wordings)]
+        line, asked = WORDINGS[wording]
+        rng = np.random.default_rng((seed, context))
+        known = _pairs(rng, pairs)
+        # Asked in no order, so that questions of fewer turns still are of all depths.
+        chosen = int(rng.permutation(pairs)[turn])
+        lines = [encode(tokenizer, line.format(key=key, value=value)) for key, value in known]
+        every = [encode(tokenizer, asked.format(key=key)) for key, _ in known]
+        question = every[chosen]
+        # As if the longest of the questions were asked: so the text is the same for all of them.
+        longest = max(every, key=len)
+        around = take(stretches[context], length, prefix, *lines, longest)
+        cuts = [round((place + 0.5) / pairs * len(around)) for place in range(pairs)]
+        body: list[int] = []
+        for start, stop, hidden in zip([0, *cuts], cuts, lines, strict=False):
+            body += [*around[start:stop], *hidden]
+        body += around[cuts[-1] :]
+        more = stretches[context][len(around) :][: len(longest) - len(question)]
         drawn.append(
             Question(
-                ids=(
-                    *prefix,
-                    *head,
-                    *body,
-                    *take(space, length, prefix, head, body, question),
-                    *question,
-                ),
-                answer=value,
-                answer_ids=encode(tokenizer, f" {value}"),
+                ids=(*prefix, *body, *more, *question),
+                answer=known[chosen][1],
+                answer_ids=encode(tokenizer, f" {known[chosen][1]}"),
                 wording=wording,
                 context=context,
-                depth=depth,
+                depth=(chosen + 0.5) / pairs,
             )
         )
     return drawn
 
 
-def _pairs(rng: np.random.Generator, most: int) -> list[tuple[str, str]]:
+def _pairs(rng: np.random.Generator, count: int) -> list[tuple[str, str]]:
     """Different keys that can be spoken, each with a number."""
     letters = [_CONSONANTS, _VOWELS] * 3
-    # More than are needed, since some keys come twice.
-    draws = [rng.integers(len(kind), size=2 * most + 64) for kind in letters]
-    keys = {
-        "".join(kind[i] for kind, i in zip(letters, each, strict=True)): None
-        for each in zip(*(draw.tolist() for draw in draws), strict=True)
-    }
-    values = rng.integers(10**_DIGITS, size=most).tolist()
-    return [(key, f"{value:0{_DIGITS}d}") for key, value in zip(keys, values, strict=False)]
+    keys: dict[str, None] = {}
+    while len(keys) < count:
+        keys["".join(kind[rng.integers(len(kind))] for kind in letters).capitalize()] = None
+    return [(key, "".join(map(str, rng.integers(10, size=_DIGITS)))) for key in keys]

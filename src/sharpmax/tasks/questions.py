@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Question", "Tokenizer", "encode", "take"]
+import numpy as np
+
+__all__ = ["Question", "Tokenizer", "encode", "fillers", "take"]
 
 
 class Tokenizer(Protocol):
@@ -73,3 +75,36 @@ def take(filler: Sequence[int], length: int, *parts: Sequence[int]) -> tuple[int
             "give a longer text"
         )
     return tuple(filler[:room])
+
+
+def fillers(
+    tokenizer: Tokenizer, texts: Sequence[str], length: int, contexts: int, seed: int
+) -> list[tuple[int, ...]]:
+    """Stretches of texts to hide something in, one a context.
+
+    Args:
+        tokenizer: Of the model.
+        texts: Taken in turn.
+        length: Tokens of a stretch.
+        contexts: How many.
+        seed: Of the places where they begin.
+
+    Raises:
+        ValueError: There are no texts, or one is too short.
+    """
+    if not texts:
+        raise ValueError("texts: expected at least one text, got none")
+    whole = [encode(tokenizer, text) for text in texts]
+    rng = np.random.default_rng(seed)
+    found = []
+    for context in range(contexts):
+        tokens = whole[context % len(whole)]
+        spare = len(tokens) - length
+        if spare < 0:
+            raise ValueError(
+                f"texts[{context % len(whole)}]: expected at least {length} tokens, got "
+                f"{len(tokens)}; give a longer text"
+            )
+        start = int(rng.integers(spare + 1))
+        found.append(tokens[start : start + length])
+    return found
