@@ -9,7 +9,7 @@ import pytest
 from sharpmax.tasks import key_value as pairs
 from sharpmax.tasks import passkey as hidden
 from sharpmax.tasks.key_value import key_value
-from sharpmax.tasks.maximum import maximum
+from sharpmax.tasks.maximum import maximum, maximum_of_length
 from sharpmax.tasks.passkey import passkey
 from sharpmax.tasks.questions import Question, take
 
@@ -136,3 +136,15 @@ def test_what_does_not_fit_is_said() -> None:
         passkey(tokenizer, [], 100, questions=1, seed=0)
     with pytest.raises(ValueError, match="length"):
         take([], 1, [1, 2])
+
+
+@pytest.mark.parametrize("length", [60, 333])
+def test_the_maximum_by_its_length_in_tokens(length: int) -> None:
+    tokenizer = Syllables()
+    for question in maximum_of_length(tokenizer, length, questions=4, seed=0, prefix=(0,)):
+        assert len(question.ids) == length
+        text = tokenizer.decode(question.ids[1:])
+        assert len(text) - len(text.lstrip("\n")) < 8, "no room is left for another number"
+        assert question.answer == str(max(map(int, re.findall(r"\d+", text))))
+    with pytest.raises(ValueError, match="length: expected room for a number"):
+        maximum_of_length(tokenizer, 20, questions=1, seed=0)
