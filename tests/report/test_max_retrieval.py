@@ -10,6 +10,7 @@ from sharpmax.lab.significance import paired_p_value
 from sharpmax.report._cells import p_value, percent, recipe_text, with_deviation
 from sharpmax.report._selection import compare
 from sharpmax.report.max_retrieval import (
+    anatomy_table,
     beyond_table,
     further_table,
     headline_table,
@@ -235,3 +236,23 @@ def test_recipe_text() -> None:
     recipe = {"steps": 100_000, "tested_after": 40_000, "weight_decay": 0.0, "ties": {"share": 0.5}}
     assert recipe_text(recipe) == "40,000 steps; no decay; near ties"
     assert recipe_text({"weight_decay": 1e-4, "decoupled": False}) == "decay 0.0001, coupled"
+
+
+def test_what_logits_are_made_of_stands_beside_what_it_foretells() -> None:
+    results = _results(
+        _record("hard", (0.9, 0.8), n=1024),
+        _record("hard", (0.4, 0.5), n=16384),
+        _record("softmax", (0.1, 0.1), n=1024),
+    )
+    entry = {
+        "slope": [400.0, 420.0],
+        "deviation": [2e-4, 1e-4],
+        "predicted": {"1024": [0.86, 0.86], "16384": [0.41, 0.43]},
+    }
+    anatomy = {"recipes": {"standard": {"averaged": entry, "last": entry}, "other": {}}}
+    made = anatomy_table(results, anatomy)
+    assert made.rows == [
+        ["standard", "averaged weights", "410", "1.50", "86.0", "85.0", "42.0", "45.0"]
+    ]
+    with pytest.raises(LookupError, match="foretold"):
+        anatomy_table(_results(_record("hard", (0.9,), n=1024)), anatomy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sharpmax.report._cells import (
@@ -11,6 +11,7 @@ from sharpmax.report._cells import (
     cell_of,
     heads,
     p_value,
+    percent,
     recipe_text,
     records_of,
     rows_of,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sharpmax.lab.max_retrieval.records import WeightsKind
 
 __all__ = [
+    "anatomy_table",
     "beyond_table",
     "further_table",
     "headline_table",
@@ -61,6 +63,9 @@ _PUBLISHED: Final[Mapping[int, tuple[float, float, str]]] = {
 
 _HEADLINE: Final = (16, 64, 256, 1024, 4096, 16384)
 """Sizes of the short table."""
+
+_FORETOLD: Final = (1024, 16384)
+"""Sizes at which the accuracy of hard attention is foretold."""
 
 _RECALLED: Final = frozenset({32, 8192})
 """Sizes at which the paper's figures are recalled and not confirmed in a source."""
@@ -315,6 +320,53 @@ def further_table(table: Results) -> Table:
     rows = rows_of([" · ".join(key) for key in found], found.values(), sizes)
     below = caption_of(table, found.values(), sizes)
     return Table(["training · weights · method", *heads(sizes)], rows, caption=below)
+
+
+def anatomy_table(table: Results, anatomy: Mapping[str, Any]) -> Table:
+    """What the logits of heads are made of, and how well that foretells hard attention.
+
+    Args:
+        table: The results.
+        anatomy: What `sharpmax.lab.max_retrieval.anatomy.load_anatomy` gave.
+
+    Returns:
+        A row a training and kind of weights: slope of the logit by the priority, deviation of what
+        a class adds in units of priority, and the accuracy of hard attention that follows from
+        these alone beside the measured one.
+
+    Raises:
+        LookupError: There is nothing of the kind.
+    """
+    rows = []
+    records = []
+    for recipe, by_weights in anatomy["recipes"].items():
+        for weights, entry in by_weights.items():
+            found = {
+                record.n: record
+                for record in table.select(recipe=recipe, weights=weights, method="hard")
+            }
+            measured = [found[n] for n in _FORETOLD if n in found]
+            if len(measured) != len(_FORETOLD):
+                continue
+            records += measured
+            cells = [f"{_mean(entry['slope']):.0f}", f"{1e4 * _mean(entry['deviation']):.2f}"]
+            for record in measured:
+                cells += [percent(_mean(entry["predicted"][str(record.n)])), percent(record.mean)]
+            rows.append([recipe, WEIGHTS[weights], *cells])
+    if not rows:
+        raise LookupError("the results have no hard attention to compare with what was foretold")
+    header = ["training", "weights", "slope", "offsets, 1e-4"]
+    for n in _FORETOLD:
+        header += [f"foretold, {n:,}", f"measured, {n:,}"]
+    below = (
+        "Hard attention, percent right, means over seeds. Foretold: by the deviation of the"
+        f" offsets alone. {sets_and_seeds(records).capitalize()}. {source(table)}"
+    )
+    return Table(header, rows, caption=below, words=2)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _by_method(table: Results, weights: WeightsKind) -> dict[str, Line]:

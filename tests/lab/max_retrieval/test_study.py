@@ -87,7 +87,7 @@ def test_every_arm_has_a_name_and_recipes_of_its_own() -> None:
     recipes = [look.recipe for arm in arms for look in arm.looks]
     assert len(set(names)) == len(names)
     assert len(set(recipes)) == len(recipes)
-    assert {"standard-20k", "standard-40k", "standard-100k", "cosine"} <= set(recipes)
+    assert {"standard-20k", "standard-40k", "standard-100k", "cosine+20k-steps"} <= set(recipes)
     for arm in arms:
         assert max(look.step for look in arm.looks) == arm.recipe.steps
         assert arm.recipe.largest == 16, "no recipe sees more items"

@@ -8,6 +8,8 @@ wherever two classes differ in offset by more than the two best priorities do: b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +17,12 @@ from numpy.typing import NDArray
 
 from sharpmax.lab.max_retrieval.head import Heads
 from sharpmax.lab.max_retrieval.profile import Profile
+from sharpmax.lab.results import read_sealed
 from sharpmax.tasks.max_retrieval import CLASSES, Sets
 
-__all__ = ["Anatomy", "dissect"]
+__all__ = ["KIND", "Anatomy", "dissect", "load_anatomy"]
+
+KIND = "max-retrieval anatomy, format 1"
 
 # The part of the priorities that is looked at, and the queries that are asked.
 _TOP = 0.99
@@ -86,6 +91,15 @@ def dissect(heads: Heads) -> Anatomy:
     # Another query may add the same to all classes: that is no offset.
     offsets = ((heights - heights.mean(-1, keepdim=True)) / slopes.mean()).mean(0)
     return Anatomy(float(slopes.mean()), tuple(offsets.tolist()))
+
+
+def load_anatomy(path: str | Path) -> dict[str, Any]:
+    """Read what `Study.dissect` wrote.
+
+    Raises:
+        DamagedFile: The file is cut off, was edited, or is none of ours.
+    """
+    return read_sealed(path, KIND)
 
 
 def _highest(rng: np.random.Generator, sets: int, n: int) -> NDArray[np.float64]:

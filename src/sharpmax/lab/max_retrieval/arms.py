@@ -97,6 +97,7 @@ def _standard(steps: int) -> Arm:
 def _details(steps: int) -> list[Arm]:
     """Details of the training of plain softmax."""
     half = steps // 2
+    few = f"{steps_name(half)}-steps"
     cosine: dict[Group, tuple[str, ...] | None] = {"training": MAIN, "beyond": MAIN}
     decays = {
         "decay-0": Recipe(steps=half, weight_decay=0.0),
@@ -104,7 +105,11 @@ def _details(steps: int) -> list[Arm]:
         "decay-1e-3": Recipe(steps=half, weight_decay=1e-3, decoupled=False),
     }
     return [
-        Arm("cosine", Recipe(steps=half, schedule="cosine"), (Look(half, "cosine", cosine),)),
+        Arm(
+            "cosine",
+            Recipe(steps=half, schedule="cosine"),
+            (Look(half, f"cosine+{few}", cosine),),
+        ),
         *(
             Arm(name, recipe, (Look(half, name, {"training": MAIN}),))
             for name, recipe in decays.items()
@@ -135,10 +140,15 @@ def _beyond(steps: int) -> list[Arm]:
     alone = Recipe(steps=half, ties=ties)
     together = Recipe(steps=half, ties=ties, schedule="cosine")
     longer = Recipe(steps=_longer(steps), ties=ties, schedule="cosine")
+    few, many = (f"{steps_name(count)}-steps" for count in (half, longer.steps))
     name = "near-ties+cosine"
-    more = f"{name}+{steps_name(longer.steps)}-steps"
+    beyond: dict[Group, tuple[str, ...] | None] = {"beyond": MAIN}
     return [
-        Arm(name, together, (Look(half, name, {"beyond": MAIN}, blind=True),)),
-        Arm(more, longer, (Look(longer.steps, more, {"beyond": MAIN}, blind=True, far=True),)),
-        Arm("near-ties", alone, (Look(half, "near-ties", {"beyond": MAIN}),)),
+        Arm(name, together, (Look(half, f"{name}+{few}", beyond, blind=True),)),
+        Arm(
+            f"{name}+{many}",
+            longer,
+            (Look(longer.steps, f"{name}+{many}", beyond, blind=True, far=True),),
+        ),
+        Arm("near-ties", alone, (Look(half, f"near-ties+{few}", beyond),)),
     ]

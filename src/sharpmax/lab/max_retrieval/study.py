@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sharpmax.lab.max_retrieval.anatomy import dissect
+from sharpmax.lab.max_retrieval.anatomy import KIND, dissect, load_anatomy
 from sharpmax.lab.max_retrieval.arms import AS_TRAINED, CLASS_BLIND, Arm, Look
 from sharpmax.lab.max_retrieval.evaluation import (
     Answering,
@@ -43,7 +43,6 @@ from sharpmax.lab.timing import thread_count
 __all__ = ["Settings", "Study"]
 
 _RECORDS = "max-retrieval records, format 1"
-_ANATOMY = "max-retrieval anatomy, format 1"
 _Test = Callable[[int, int], dict[str, float]]
 _BLIND_SETS = 1024
 _WEIGHTS: tuple[WeightsKind, ...] = ("last", "averaged")
@@ -192,7 +191,7 @@ class Study:
             offsets, and the accuracy that they predict for hard attention, a number a seed.
         """
         path = self.folder / "anatomy.json"
-        found = read_sealed(path, _ANATOMY) if path.exists() else {"recipes": {}}
+        found = load_anatomy(path) if path.exists() else {"recipes": {}}
         for look in arm.looks:
             if arm.recipe.normaliser != "softmax" or look.recipe in found["recipes"]:
                 continue
@@ -211,7 +210,7 @@ class Study:
                 }
             found["recipes"][look.recipe] = entry
         data = {"command": self.table.command, "recipes": found["recipes"]}
-        write_sealed(path, _ANATOMY, data)
+        write_sealed(path, KIND, data)
         return data
 
     def _test(
