@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+from sharpmax.lab.max_retrieval.anatomy import load_anatomy
+from sharpmax.lab.max_retrieval.records import Table
+from sharpmax.report import max_retrieval
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/attention.md")
+DOCUMENTS = ("README.md", "docs/attention.md", "docs/max_retrieval.md")
 
 
 def tables() -> dict[str, str]:
@@ -17,7 +20,15 @@ def tables() -> dict[str, str]:
         json.loads((attention / name).read_text(encoding="utf-8"))
         for name in ("benchmark.json", "profile.json")
     )
-    return attention_tables(benchmark) | {"attention-profile": profile_table(profile).to_markdown()}
+    retrieval = ROOT / "results/max_retrieval"
+    table = Table.load(retrieval / "table.json")
+    anatomy = max_retrieval.anatomy_table(table, load_anatomy(retrieval / "anatomy.json"))
+    return {
+        **attention_tables(benchmark),
+        "attention-profile": profile_table(profile).to_markdown(),
+        **max_retrieval.tables(table),
+        "max-retrieval-anatomy": anatomy.to_markdown(),
+    }
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 
 from sharpmax.cli import main
 from sharpmax.report.attention import attention_tables
+from sharpmax.report.models_bench import models_tables
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -75,3 +76,40 @@ def test_a_missing_extra_is_named_before_the_work(
     assert exit_.value.code == 1
     assert f"needs {module}, which is not installed" in capsys.readouterr().err
     assert not (tmp_path / "folder").exists()
+
+
+def _run_models(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as exit_:
+        main(["bench", "models", *arguments])
+    return exit_.value.code
+
+
+def test_the_quick_run_of_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run_models("--quick", "--output", str(tmp_path / "new")) == 0
+    output = capsys.readouterr()
+    for said in ("plain pass", "output_atte", "prefill", "decoding", "MiB", "Figures"):
+        assert said in output.out
+    assert "shards" not in output.err
+    result = json.loads((tmp_path / "new/benchmark.json").read_text(encoding="utf-8"))
+    assert result["command"] == "sharpmax bench models --quick"
+    assert {record["work"] for record in result["records"]} == {
+        "diagnose", "weights", "prefill", "decode",
+    }  # fmt: skip
+    assert result["memory"] or sys.platform != "linux"
+    assert all(models_tables(result).values())
+
+
+def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run_models("--model", str(tmp_path), "--output", str(tmp_path / "new")) == 1
+    assert "there is no config.json" in capsys.readouterr().err
+    assert _run_models("--threads", "none") == 2
+    assert "--threads: expected numbers" in capsys.readouterr().err
+
+
+def test_models_need_transformers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert _run_models("--quick", "--output", str(tmp_path / "new")) == 1
+    assert "needs transformers, which is not installed" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

@@ -23,7 +23,7 @@ from sharpmax.models._meter import Meter, rows_of
 LENGTHS = (8, 21, 40)
 ROWS = 6
 TAIL = 3
-PARTS = ("mean", "q10", "q50", "q90")
+PARTS = ("mean", "deviation", "q10", "q50", "q90")
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def test_figures_are_those_of_the_weights_that_eager_attention_shows(name: str, 
                 assert (record.skipped, record.non_finite) == (0, 0)
                 assert record.visible == pytest.approx(np.mean(expected.pop("n")))
                 for figure, rows in expected.items():
-                    values = [np.mean(rows), *np.quantile(rows, [0.1, 0.5, 0.9])]
+                    values = [np.mean(rows), np.std(rows), *np.quantile(rows, [0.1, 0.5, 0.9])]
                     got = getattr(record, figure)
                     assert got._fields == PARTS
                     assert list(got) == pytest.approx(values, rel=1e-4, abs=1e-5), figure
@@ -509,3 +509,77 @@ def test_nothing_stays_after_an_error_in_the_model() -> None:
 def test_diagnose_stands_at_the_front() -> None:
     assert sharpmax.diagnose is sharpmax.models.diagnose
     assert "diagnose" in dir(sharpmax)
+
+
+def sized(counts: dict[int, int], inputs: int = 2) -> dict[int, list[Tensor]]:
+    """Inputs of some sizes, each of which has so many tokens."""
+    return {
+        size: [tokens(length + seed, seed=size + seed) for seed in range(inputs)]
+        for size, length in counts.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "bert"])
+def test_inputs_of_sizes_are_passes_of_their_own(name: str) -> None:
+    model, given = shared(name), sized({3: 10, 5: 20, 9: 36})
+    diagnosis = sharpmax.diagnose(model, given, unit="elements", rows=ROWS)
+    assert (diagnosis.lengths, diagnosis.unit) == ((3, 5, 9), "elements")
+    assert diagnosis.tokens == (10.5, 20.5, 36.5)
+    assert diagnosis.inputs == 2
+    records = by_place(diagnosis)
+    for size, several in given.items():
+        rows: list[float] = []
+        for each in several:
+            alone = sharpmax.diagnose(model, each, [2, len(each)], rows=ROWS)
+            entropy = by_place(alone)[1, 0, len(each)].entropy
+            assert entropy is not None
+            rows.append(entropy.mean)
+        got = records[1, 0, size]
+        assert got.entropy is not None
+        # As many rows of each, so that the mean is the mean of means.
+        assert got.measured == sum(rows_of(len(each), ROWS) for each in several)
+        assert got.entropy.mean == pytest.approx(np.mean(rows), rel=1e-3)
+    # The slope is against the keys that rows see, not against sizes.
+    head = diagnosis.heads[4]
+    points = [records[1, 0, size] for size in given]
+    expected = np.polyfit(
+        [r.log_visible for r in points], [r.entropy.mean for r in points if r.entropy], 1
+    )[0]
+    assert head.slope == pytest.approx(expected)
+    assert "3, 5, 9 elements (10 to 36 tokens)" in diagnosis.summary()
+    assert diagnosis.rows_skipped == 0
+
+
+def test_some_of_the_sizes() -> None:
+    given = sized({3: 10, 5: 20, 9: 36})
+    assert sharpmax.diagnose(shared("llama"), given, [9, 3]).lengths == (3, 9)
+    with pytest.raises(ValueError, match=r"lengths: expected some of 3, 5, 9, .* got 4"):
+        sharpmax.diagnose(shared("llama"), given, [3, 4])
+
+
+def test_an_interrupt_leaves_whole_rounds() -> None:
+    def stop(done: int, total: int) -> None:
+        assert total == 3
+        if done == 2:
+            raise KeyboardInterrupt
+
+    given = sized({3: 10, 9: 36}, inputs=3)
+    partial = sharpmax.diagnose(shared("llama"), given, on_progress=stop)
+    assert (partial.inputs, partial.interrupted, partial.tokens) == (2, True, (10.5, 36.5))
+    fewer = {size: several[:2] for size, several in given.items()}
+    assert partial.records == sharpmax.diagnose(shared("llama"), fewer).records
+
+
+def test_bad_sizes() -> None:
+    model = shared("llama")
+    with pytest.raises(ValueError, match="texts_or_ids: expected two at least"):
+        sharpmax.diagnose(model, sized({3: 10}))
+    with pytest.raises(TypeError, match="texts_or_ids: expected an integer, got 'few'"):
+        sharpmax.diagnose(model, {"few": [tokens()], "many": [tokens()]})  # type: ignore[dict-item]
+    uneven = {3: [tokens()], 5: [tokens(), tokens()]}
+    with pytest.raises(ValueError, match=r"as many inputs for each size, got \{3: 1, 5: 2\}"):
+        sharpmax.diagnose(model, uneven)
+    with pytest.raises(ValueError, match=r"\[9\]: expected at most the 64 positions .* got 70 tok"):
+        sharpmax.diagnose(model, sized({3: 10, 9: 70}, inputs=1))
+    with pytest.raises(ValueError, match="unit: expected 'tokens', unless sizes are given"):
+        sharpmax.diagnose(model, tokens(), LENGTHS, unit="elements")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,7 +70,7 @@ def test_a_single_key_and_rows_without_one() -> None:
     rows.blocks.append(slot(math.nan, 5.0, 2).blocks[0])
     (record, _), (head,) = of_layer(layer, {4: rows, 8: rows}, sink=False)
     assert (record.measured, record.skipped, record.non_finite) == (2, 1, 2)
-    assert record.normalised_entropy == Distribution(0.0, 0.0, 0.0, 0.0)
+    assert record.normalised_entropy == Distribution(0.0, 0.0, 0.0, 0.0, 0.0)
     assert (head.slope, head.verdict) == (None, None)
 
 
@@ -79,7 +80,7 @@ def test_a_critical_length_beyond_all_inputs_is_left_out() -> None:
     far.blocks[0][3] = 1e5
     (record,), _ = of_layer(layer, {10: far}, sink=False)
     assert record.critical_length is None
-    assert record.spread == Distribution(1e5, 1e5, 1e5, 1e5)
+    assert record.spread == Distribution(1e5, 0.0, 1e5, 1e5, 1e5)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -142,3 +143,41 @@ def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtra, match=r"sharpmax\[pandas\]"):
         made().to_pandas()
+
+
+def test_worst_first_and_records_by_head() -> None:
+    diagnosis = made()
+    order = [(VERDICTS.index(h.verdict), -(h.slope or 0.0)) for h in diagnosis.worst() if h.verdict]
+    assert order == sorted(order)
+    assert set(diagnosis.worst()) == set(diagnosis.heads)
+    head = diagnosis.heads[3]
+    assert diagnosis.record(head) == diagnosis.record(head, 40)
+    assert diagnosis.record(head, 10).length == 10
+    with pytest.raises(LookupError, match="layer 0, head 3: not measured at 11"):
+        diagnosis.record(head, 11)
+
+
+def test_the_name_has_no_folders() -> None:
+    assert made().name == "gemma2"
+    assert replace(made(), model_name="somewhere/models/small").name == "small"
+    assert replace(made(), model_name="someone/model").name == "model"
+
+
+def test_pictures_and_a_page(tmp_path: Path) -> None:
+    diagnosis = made()
+    for draw in (diagnosis.plot_entropy, diagnosis.plot_slopes, diagnosis.plot_critical_lengths):
+        draw().savefig(tmp_path / "figure.png")
+    assert diagnosis.to_html(tmp_path / "new" / "page.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    "method", ["plot_entropy", "plot_slopes", "plot_critical_lengths", "to_html"]
+)
+def test_without_matplotlib_the_extra_is_named(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    arguments = [tmp_path / "page.html"] if method == "to_html" else []
+    with pytest.raises(MissingExtra, match=r"sharpmax\[lab\]"):
+        getattr(made(), method)(*arguments)
+    assert not list(tmp_path.iterdir())

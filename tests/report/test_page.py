@@ -1,56 +1,16 @@
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pages import Reader, assert_nothing_is_fetched, read
 from sharpmax.lab.max_retrieval.records import Table
 from sharpmax.report._cells import percent
 from sharpmax.report.page import write_page
-
-VOID = {"meta", "img", "br", "link"}
-
-
-class Reader(HTMLParser):
-    """Checks that every tag is closed in turn, and keeps what there is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.texts).split())
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-
-def _read(path: Path) -> Reader:
-    reader = Reader()
-    reader.feed(path.read_text(encoding="utf-8"))
-    reader.close()
-    assert reader.open == []
-    return reader
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +18,7 @@ def page(
     table: Table, figures: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Reader]:
     path = write_page(tmp_path_factory.mktemp("page") / "new" / "report.html", table, figures)
-    return path.read_text(encoding="utf-8"), _read(path)
+    return path.read_text(encoding="utf-8"), read(path)
 
 
 def test_it_opens_with_what_one_sees(page: tuple[str, Reader], table: Table) -> None:
@@ -97,17 +57,7 @@ def test_structure(page: tuple[str, Reader]) -> None:
 
 
 def test_nothing_is_fetched(page: tuple[str, Reader]) -> None:
-    html, reader = page
-    assert not reader.all("script")
-    assert not reader.all("link")
-    assert "@import" not in html
-    assert "url(" not in html
-    for _, attributes in reader.tags:
-        for name in ("src", "href", "srcset", "data"):
-            assert (attributes.get(name) or "data:").startswith("data:")
-    for image in reader.all("img"):
-        _, data = (image["src"] or "").split(";base64,")
-        assert not re.search(rb"(?:href|src)=\"https?:", base64.b64decode(data))
+    assert_nothing_is_fetched(*page)
 
 
 def test_pictures_have_a_text(page: tuple[str, Reader], figures: dict[str, Any]) -> None:
@@ -145,7 +95,7 @@ def test_how_what_next_and_what_ran(page: tuple[str, Reader]) -> None:
 
 def test_a_demonstration_is_enough(small_table: Table, tmp_path: Path) -> None:
     path = write_page(tmp_path / "report.html", small_table, title="Five <minutes>")
-    reader = _read(path)
+    reader = read(path)
     assert "Five &lt;minutes&gt;" in path.read_text(encoding="utf-8")
     assert len(reader.all("img")) == 2
     softmax = small_table.find(method="softmax", n=4096)
@@ -157,14 +107,14 @@ def test_a_demonstration_is_enough(small_table: Table, tmp_path: Path) -> None:
 
 def test_other_methods_and_sizes_that_do_not_meet(small_table: Table, tmp_path: Path) -> None:
     hard = replace(small_table.records[0], method="hard")
-    reader = _read(write_page(tmp_path / "hard.html", replace(small_table, records=(hard,))))
+    reader = read(write_page(tmp_path / "hard.html", replace(small_table, records=(hard,))))
     assert f"right in {percent(hard.mean)}% of sets with hard." in reader.text
     apart = tuple(
         record
         for record in small_table.records
         if (record.method, record.n) in {("softmax", 16), ("paper", 128)}
     )
-    reader = _read(write_page(tmp_path / "apart.html", replace(small_table, records=apart)))
+    reader = read(write_page(tmp_path / "apart.html", replace(small_table, records=apart)))
     assert "Among 16 items" in reader.text
 
 

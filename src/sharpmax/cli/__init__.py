@@ -13,6 +13,7 @@ from sharpmax._files import Refused
 from sharpmax._version import __version__
 from sharpmax.cli.bench import bench
 from sharpmax.cli.demo import demo
+from sharpmax.cli.diagnose import diagnose
 from sharpmax.cli.reproduce import reproduce
 from sharpmax.cli.theory import theory
 
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(diagnose)
 app.command()(theory)
 app.add_typer(bench)
 app.add_typer(reproduce)

@@ -1,8 +1,10 @@
-"""Progress bars of trainings and tests."""
+"""Progress bars of trainings and tests, and quiet where others would speak."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -10,7 +12,7 @@ if TYPE_CHECKING:
     from sharpmax.lab.max_retrieval.arms import Arm, Look
     from sharpmax.lab.max_retrieval.study import Study
 
-__all__ = ["run_arm"]
+__all__ = ["quiet", "run_arm"]
 
 
 def run_arm(console: Console, study: Study, arm: Arm) -> None:
@@ -65,3 +67,29 @@ def run_arm(console: Console, study: Study, arm: Arm) -> None:
         study.run(arm, on_training, on_testing)
         progress.update(trained, completed=arm.recipe.steps)
         progress.update(tested, completed=tests, note="")
+
+
+@contextmanager
+def quiet(bars: bool) -> Iterator[None]:
+    """No remarks of transformers and the hub while a model is loaded or saved.
+
+    Args:
+        bars: Whether their progress bars are shown, as for a download.
+    """
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging as library_logging
+
+    logging: Any = library_logging
+    before = [(each, each.get_verbosity()) for each in (logging, hub_logging)]
+    shown = logging.is_progress_bar_enabled()
+    for each, _ in before:
+        each.set_verbosity_error()
+    if not bars:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for each, level in before:
+            each.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()

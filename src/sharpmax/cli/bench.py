@@ -1,12 +1,16 @@
-"""`sharpmax bench`: how fast the kernels are here, against what PyTorch has."""
+"""`sharpmax bench`: what attention and models cost here, against what PyTorch has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from sharpmax.cli._progress import quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,14 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    name="bench", help="Time the kernels against PyTorch's own.", no_args_is_help=True
+    name="bench", help="Time attention and models against PyTorch's own.", no_args_is_help=True
 )
-
-
-@bench.callback()
-def _kinds() -> None:
-    # With one command alone, typer would leave its name out.
-    pass
 
 
 @bench.command()
@@ -79,7 +77,8 @@ def attention(
     # Before the work, so that a folder that cannot be written is not found out after it.
     output.mkdir(parents=True, exist_ok=True)
     try:
-        result = _run_with_progress(console, works, settings)
+        with _progress(console, attention_bench.steps(works, settings)) as report:
+            result = attention_bench.run(works, settings, progress=report)
     except NotImplementedError as error:
         console.print(f"No benchmark: {error}", soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(1) from None
@@ -92,10 +91,61 @@ def attention(
         console.print(f"Picture: {picture}", soft_wrap=True, highlight=False)
 
 
-def _run_with_progress(console: Console, works: Any, settings: Any) -> dict[str, Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+@bench.command()
+def models(
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="A small model with random weights, and short inputs: half a minute."
+        ),
+    ] = False,
+    model: Annotated[
+        str, typer.Option(help="A folder, a name on the Hugging Face hub, or 'smollm2'.")
+    ] = "smollm2",
+    threads: Annotated[
+        str | None,
+        typer.Option(help="Numbers of threads, with commas between.", show_default="2; 1 if quick"),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path(
+        "build/bench/models"
+    ),
+) -> None:
+    """Time diagnosing and sharpening a model against running it, and measure their memory.
 
-    from sharpmax.lab.attention_bench import run, steps
+    A full run takes some ten minutes, on a machine that does nothing else. Writes benchmark.json to
+    OUTPUT. Needs the extra "models".
+    """
+    from rich.console import Console
+
+    from sharpmax._extras import require
+
+    counts = None if threads is None else _thread_counts(threads)
+    require("transformers", extra="models", what="the benchmark of models")
+
+    from sharpmax.lab import models_bench, results
+    from sharpmax.report.models_bench import memory_table, times_table
+
+    settings = models_bench.QUICK if quick else models_bench.Settings(model=model)
+    settings = settings if counts is None else replace(settings, threads=counts)
+    console = Console()
+    output.mkdir(parents=True, exist_ok=True)
+    with _progress(console, models_bench.steps(settings)) as report, quiet(bars=False):
+        result = models_bench.run(settings, progress=report)
+    words = ["sharpmax bench models"]
+    words += ["--quick"] if quick else []
+    words += [f"--model {Path(model).name}"] if model != "smollm2" else []
+    words += [f"--threads {threads}"] if threads is not None else []
+    result = {"command": " ".join(words), **result}
+    figures = results.write_json(output / "benchmark.json", result)
+    for table in (times_table(result), memory_table(result)):
+        console.print(table.to_rich())
+    console.print(f"Figures: {figures}", soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def _progress(console: Console, steps: int) -> Iterator[Callable[[str], None]]:
+    """A bar that moves on, by one step of so many, whenever it is given a line."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     with Progress(
         BarColumn(bar_width=20),
@@ -108,12 +158,8 @@ def _run_with_progress(console: Console, works: Any, settings: Any) -> dict[str,
         auto_refresh=False,
     ) as progress:
         # Every step is reported when it begins: so many are complete as have begun, less one.
-        task = progress.add_task("", total=steps(works, settings), completed=-1)
-
-        def report(line: str) -> None:
-            progress.update(task, advance=1, description=line, refresh=True)
-
-        return run(works, settings, progress=report)
+        task = progress.add_task("", total=steps, completed=-1)
+        yield lambda line: progress.update(task, advance=1, description=line, refresh=True)
 
 
 def _print_tables(console: Console, result: dict[str, Any]) -> None:

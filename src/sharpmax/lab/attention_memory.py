@@ -6,11 +6,10 @@ Measured in a process of its own, whose largest size so far the system remembers
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
+
+from sharpmax.lab.memory import growth, measure_apart
 
 __all__ = ["IMPLEMENTATIONS", "extra_memory"]
 
@@ -43,19 +42,8 @@ def extra_memory(
     if implementation not in IMPLEMENTATIONS:
         expected = ", ".join(IMPLEMENTATIONS)
         raise ValueError(f"implementation: expected one of {expected}, got {implementation!r}")
-    if not Path("/proc/self/statm").exists():
-        return None
     arguments = {"length": length, "width": width, "heads": heads, "threads": threads}
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, implementation, json.dumps(arguments)],
-        # What is freed goes back to the system at once, so that no call is served from what an
-        # earlier one has left behind.
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
+    return measure_apart(__name__, implementation, arguments)
 
 
 def _measure(implementation: str, length: int, width: int, heads: int, threads: int) -> int:
@@ -74,34 +62,10 @@ def _measure(implementation: str, length: int, width: int, heads: int, threads: 
     with torch.no_grad():
         call(*(torch.randn(1, heads, WARM_UP, width) for _ in range(3)))
         inputs = [torch.randn(1, heads, length, width) for _ in range(3)]
-        # The largest size so far may be one of the past, under which a call could hide: so the
-        # present size is brought up to it first.
-        ballast = [torch.ones(max(_peak() - _present(), 0) + (1 << 20), dtype=torch.uint8)]
-        before = _peak()
-        output = call(*inputs)
-        after = _peak()
-    del ballast
-    return max(after - before - int(output.nbytes), 0)
-
-
-def _peak() -> int:
-    """The largest resident size so far, in bytes.
-
-    From the status of the process: what `resource.getrusage` says begins with the size of the
-    parent, which holds the inputs of the benchmark.
-    """
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name == "VmHWM":
-            return int(value.split()[0]) * 1024
-    raise OSError("/proc/self/status does not tell the largest resident size")
-
-
-def _present() -> int:
-    """The resident size, in bytes."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        extra, output = growth(lambda: call(*inputs))
+    return max(extra - int(output.nbytes), 0)
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{_measure(sys.argv[1], **json.loads(sys.argv[2]))}\n")
+    chosen, settings = json.loads(sys.argv[1])
+    sys.stdout.write(f"{_measure(chosen, **settings)}\n")

@@ -14,16 +14,29 @@ if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 21
 # After the checks above.
 from sharpmax._files import DamagedFile  # noqa: E402
 from sharpmax.models import _door  # noqa: E402
+from sharpmax.models._answers import Answer, Asked, answer  # noqa: E402
+from sharpmax.models._calibrate import Stage, calibrate  # noqa: E402
 from sharpmax.models._calibration import Calibration, LayerCalibration, OtherModel  # noqa: E402
 from sharpmax.models._diagnose import diagnose  # noqa: E402
 from sharpmax.models._diagnosis import Diagnosis, Distribution, Head, HeadRecord  # noqa: E402
 from sharpmax.models._door import Recorder  # noqa: E402
+from sharpmax.models._load import CannotLoad, load_model  # noqa: E402
+from sharpmax.models._objective import (  # noqa: E402
+    Splits,
+    Window,
+    answer_loss,
+    text_loss,
+    text_splits,
+)
 from sharpmax.models._plan import CannotSharpen  # noqa: E402
 from sharpmax.models._sharpen import sharpen  # noqa: E402
 from sharpmax.models._sharpened import LayerStatus, Sharpened  # noqa: E402
 
 __all__ = [
+    "Answer",
+    "Asked",
     "Calibration",
+    "CannotLoad",
     "CannotSharpen",
     "DamagedFile",
     "Diagnosis",
@@ -35,8 +48,17 @@ __all__ = [
     "OtherModel",
     "Recorder",
     "Sharpened",
+    "Splits",
+    "Stage",
+    "Window",
+    "answer",
+    "answer_loss",
+    "calibrate",
     "diagnose",
+    "load_model",
     "sharpen",
+    "text_loss",
+    "text_splits",
 ]
 
 _door.register()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 
 class Asked(Protocol):
@@ -116,10 +117,15 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _can_be_cut(cache: DynamicCache, length: int) -> bool:
-    """Whether all that was read is still there: a sliding window forgets what lies before it."""
+    """Whether all that was read is still there, token by token.
+
+    A sliding window forgets what lies before it, and a recurrent state has no tokens in it.
+    """
     layers: list[Any] = cache.layers
-    return all(
-        not getattr(layer, "is_sliding", False) or length < layer.sliding_window for layer in layers
+    return not any(
+        isinstance(layer, LinearAttentionCacheLayerMixin)
+        or (getattr(layer, "is_sliding", False) and length >= layer.sliding_window)
+        for layer in layers
     )
 
 

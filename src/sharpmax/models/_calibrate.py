@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from sharpmax._resampling import clustered_interval
 from sharpmax._statistics import RowStatistics
 from sharpmax.models._calibration import Calibration
+from sharpmax.models._diagnose import positions
 from sharpmax.models._families import Family, FamilyName
 from sharpmax.models._fit import Part, fit
 from sharpmax.models._layers import Layer, attention_layers
@@ -24,7 +27,7 @@ from sharpmax.models._objective import (
     text_loss,
 )
 from sharpmax.models._rule import Rule
-from sharpmax.models._select import Losses, Selection, evaluate, select
+from sharpmax.models._select import Candidate, Losses, Selection, evaluate, select
 from sharpmax.models._sharpen import check_reachable, inner_model
 from sharpmax.models._sharpened import Sharpened, tensor_parallel
 
@@ -114,6 +117,13 @@ def calibrate(
     if tensor_parallel(inner)[0] > 1:
         raise NotImplementedError("model: its heads are spread over ranks")
     splits, measure = _objective(data, objective)
+    _check_numbers(1, steps=steps, batch=batch, text_batch=text_batch)
+    _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
+    if not learning_rate > 0:
+        raise ValueError(f"learning_rate: expected above 0, got {learning_rate}")
+    _check_positions(inner, "data", splits)
+    if text is not None:
+        _check_positions(inner, "text", text)
     if text is None and objective != "text" and tolerance != float("inf"):
         raise ValueError(
             "text: expected windows of ordinary text, which guard against harm; to go without, "
@@ -148,7 +158,6 @@ def calibrate(
             seed=seed,
             on_step=lambda step, count, losses: say("fit", step, count, tuple(losses)),
         )
-        say("select", 0, 1)
         guarded = parts("select")
         selection = select(
             sharpened,
@@ -157,6 +166,7 @@ def calibrate(
             guarded[0],
             guarded[1] if len(guarded) > 1 else None,
             tolerance=tolerance,
+            on_step=lambda step, count: say("select", step, count),
         )
         say("test", 0, 1)
         figures = _test(sharpened, chosen, selection.numbers, parts("test"))
@@ -199,6 +209,29 @@ def _objective(data: Any, objective: Any) -> tuple[Splits[Any], Objective]:
         )
     functions: dict[Any, Objective] = {"text": text_loss, "answers": answer_loss}
     return data, functions.get(objective, objective)
+
+
+def _check_numbers(least: float, **numbers: float) -> None:
+    for name, number in numbers.items():
+        if not number >= least:
+            raise ValueError(f"{name}: expected at least {least:g}, got {number}")
+
+
+def _check_positions(model: PreTrainedModel, name: str, splits: Splits[Any]) -> None:
+    """Refuse what is longer than the model can read, before the work."""
+    limit = positions(model)
+    sizes = [
+        # The last token of an answer is not read.
+        len(item.ids) + max(0, len(getattr(item, "answer_ids", ())) - 1)
+        for part in vars(splits).values()
+        for item in part
+        if hasattr(item, "ids")
+    ]
+    if limit is not None and max(sizes, default=0) > limit:
+        raise ValueError(
+            f"{name}: expected at most the {limit} positions of {type(model).__name__}, got "
+            f"{max(sizes)} tokens; give shorter items"
+        )
 
 
 def _name(objective: Any) -> str:
@@ -265,9 +298,15 @@ def _figures(before: Losses, after: Losses) -> dict[str, Any]:
 
 def _told(selection: Selection) -> dict[str, Any]:
     """What the second part of the data said, ready for JSON."""
+
+    def plain(candidate: Candidate) -> dict[str, Any]:
+        # One context alone says nothing about others, and JSON has no infinity.
+        certain = candidate.certain if isfinite(candidate.certain) else None
+        return {**candidate._asdict(), "certain": certain}
+
     return {
-        "chosen": None if selection.chosen is None else selection.chosen._asdict(),
-        "candidates": [candidate._asdict() for candidate in selection.candidates],
+        "chosen": None if selection.chosen is None else plain(selection.chosen),
+        "candidates": [plain(candidate) for candidate in selection.candidates],
         "contributions": selection.contributions.tolist(),
     }
 

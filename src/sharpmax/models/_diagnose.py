@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -32,13 +33,14 @@ SHORTEST = 64
 
 def diagnose(
     model: nn.Module,
-    texts_or_ids: str | Tensor | Sequence[Any],
+    texts_or_ids: str | Tensor | Sequence[Any] | Mapping[int, Any],
     lengths: Sequence[int] | None = None,
     tokenizer: Any = None,
     *,
     sink: bool = False,
     tail: int = TAIL,
     rows: int = ROWS,
+    unit: str = "tokens",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
     """Measure every head of a Hugging Face model on prefixes of the same inputs, and judge it.
@@ -62,19 +64,25 @@ def diagnose(
         model: of transformers, or a module around one. Decoders and encoders, which read tokens;
             of a model with both, diagnose `model.get_encoder()`.
         texts_or_ids: a text, texts, tokens, or several sequences of tokens, of any lengths. Texts
-            are tokenised as the tokenizer does it by default, and cut.
+            are tokenised as the tokenizer does it by default, and cut. Where the end of an input
+            matters, so that a prefix of it would be something else: a mapping from sizes to inputs
+            of that size, as many for each; every input is then a pass of its own, and whole.
         lengths: numbers of tokens, two at least. By default the longest that the model and the
-            shortest input allow, and its halves down to 64.
+            shortest input allow, and its halves down to 64. With a mapping, some of its sizes; by
+            default all.
         tokenizer: what makes tokens of texts.
         sink: leave sinks out of entropy, n, largest weight and spread, and judge what remains. A
             sink is the first token, and a learned one as gpt-oss has it, which otherwise is one
             more key.
         tail: how many tokens are the last ones.
         rows: how many of the last rows of each length are measured, at most half of them.
-        on_progress: called after each input with the number of finished inputs and of all.
+        unit: what the sizes of a mapping count, such as "elements".
+        on_progress: called after each input with the number of finished inputs and of all; with a
+            mapping, after one input of each size.
 
     Returns:
-        The diagnosis: `summary()`, `records`, `heads`, `to_pandas()`, `to_json(path)`.
+        The diagnosis: `summary()`, `records`, `heads`, `to_pandas()`, `to_json(path)`, and its
+        pictures and report: `plot_entropy()`, `plot_slopes()`, `to_html(path)`.
 
     Raises:
         CannotSharpen: there is no attention that can be reached, or the model is sharpened.
@@ -105,8 +113,15 @@ def diagnose(
     _check_model(model, layers)
     for name, number in (("tail", tail), ("rows", rows)):
         _check_count(name, number, 1)
-    sequences = _sequences(model, texts_or_ids, tokenizer)
-    chosen = _lengths(model, sequences, lengths)
+    given: list[Tensor] | list[dict[int, Tensor]]
+    if isinstance(texts_or_ids, Mapping):
+        chosen = _sizes(texts_or_ids, lengths)
+        given = _rounds(model, texts_or_ids, chosen, tokenizer)
+    else:
+        if unit != "tokens":
+            raise ValueError(f"unit: expected 'tokens', unless sizes are given, got {unit!r}")
+        given = _sequences(model, texts_or_ids, tokenizer)
+        chosen = _lengths(model, given, lengths)
     implementation = str(getattr(model.config, "_attn_implementation", ""))
 
     meter = Meter(rows, tail, sink)
@@ -118,15 +133,15 @@ def diagnose(
     with Sharpened(model, layers, rules, recorder=meter) as sharpened, _evaluating(model):
         notes = sharpened.notes
         try:
-            for tokens in sequences:
-                passes.run(tokens, chosen)
+            for each in given:
+                passes.run(each, chosen)
                 finished += 1
                 if on_progress is not None:
-                    on_progress(finished, len(sequences))
+                    on_progress(finished, len(given))
         except KeyboardInterrupt:
             if finished == 0:
                 raise
-            interrupted = finished < len(sequences)
+            interrupted = finished < len(given)
 
     records, heads, unmeasured = [], [], {}
     for layer in layers:
@@ -145,6 +160,8 @@ def diagnose(
         dtype=str(model.dtype).removeprefix("torch."),
         implementation=implementation,
         lengths=chosen,
+        unit=unit,
+        tokens=_mean_tokens(given[:finished], chosen),
         rows=rows,
         tail=tail,
         sink=sink,
@@ -172,24 +189,34 @@ class _Passes:
         self._options = {"use_cache": False} if "use_cache" in known else {}
         self._takes_mask = "attention_mask" in known
 
-    def run(self, tokens: Tensor, lengths: Sequence[int]) -> None:
+    def run(self, given: Tensor | Mapping[int, Tensor], lengths: Sequence[int]) -> None:
+        """Measure an input at every length, or one input of every size."""
         try:
-            if self._at_once:
-                try:
-                    self._pass(tokens[: lengths[-1]], lengths)
-                except LooksAhead:
-                    self._at_once = False
-                    self._meter.drop()
-            if not self._at_once:
-                for length in lengths:
-                    self._pass(tokens[:length], [length])
+            if isinstance(given, Mapping):
+                for size in lengths:
+                    self._meter.begin([len(given[size])], size)
+                    self._pass(given[size])
+            else:
+                self._run_prefixes(given, lengths)
         except BaseException:
             self._meter.drop()
             raise
         self._meter.keep()
 
-    def _pass(self, tokens: Tensor, prefixes: Sequence[int]) -> None:
-        self._meter.begin(prefixes)
+    def _run_prefixes(self, tokens: Tensor, lengths: Sequence[int]) -> None:
+        if self._at_once:
+            try:
+                self._meter.begin(lengths)
+                self._pass(tokens[: lengths[-1]])
+            except LooksAhead:
+                self._at_once = False
+                self._meter.drop()
+        if not self._at_once:
+            for length in lengths:
+                self._meter.begin([length])
+                self._pass(tokens[:length])
+
+    def _pass(self, tokens: Tensor) -> None:
         tokens = tokens[None].to(self._device)
         options: dict[str, Any] = dict(self._options)
         if self._takes_mask:
@@ -283,11 +310,52 @@ def _tokens(index: int, given: Any, tokenizer: Any, vocabulary: int) -> Tensor:
     return tokens.long()
 
 
+def _sizes(given: Mapping[int, Any], asked: Sequence[int] | None) -> tuple[int, ...]:
+    """The sizes in their order, of those that inputs were given for."""
+    chosen = _ordered("lengths" if asked is not None else "texts_or_ids", asked or given, 1)
+    if missing := [size for size in chosen if size not in given]:
+        raise ValueError(
+            f"lengths: expected some of {', '.join(map(str, sorted(given)))}, the sizes of the "
+            f"inputs, got {missing[0]}"
+        )
+    return chosen
+
+
+def _rounds(
+    model: PreTrainedModel, given: Mapping[int, Any], sizes: Sequence[int], tokenizer: Any
+) -> list[dict[int, Tensor]]:
+    """Tokens of one input of each size, as often as there are inputs, checked."""
+    sequences = {size: _sequences(model, given[size], tokenizer) for size in sizes}
+    counts = {size: len(several) for size, several in sequences.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"texts_or_ids: expected as many inputs for each size, got {counts}")
+    limit = positions(model)
+    for size, several in sequences.items():
+        longest = max(map(len, several))
+        if limit is not None and longest > limit:
+            raise ValueError(
+                f"texts_or_ids[{size}]: expected at most the {limit} positions of "
+                f"{type(model).__name__}, got {longest} tokens"
+            )
+    return [dict(zip(sizes, row, strict=True)) for row in zip(*sequences.values(), strict=True)]
+
+
+def _mean_tokens(
+    given: Sequence[Tensor] | Sequence[Mapping[int, Tensor]], lengths: Sequence[int]
+) -> tuple[float, ...]:
+    """The mean number of tokens at each length or size."""
+    by_size = [each for each in given if isinstance(each, Mapping)]
+    return tuple(
+        float(np.mean([len(each[length]) for each in by_size])) if by_size else float(length)
+        for length in lengths
+    )
+
+
 def _lengths(
     model: PreTrainedModel, sequences: list[Tensor], asked: Sequence[int] | None
 ) -> tuple[int, ...]:
     """The lengths in their order, which all inputs and the model's positions allow."""
-    limit = _positions(model)
+    limit = positions(model)
     shortest = min(len(tokens) for tokens in sequences)
     if asked is None:
         longest = shortest if limit is None else min(shortest, limit)
@@ -297,15 +365,7 @@ def _lengths(
         while found[-1] // 2 >= SHORTEST:
             found.append(found[-1] // 2)
         return tuple(reversed(found))
-    try:
-        asked = list(asked)
-    except TypeError:
-        raise TypeError(f"lengths: expected integers, got {asked!r}") from None
-    for length in asked:
-        _check_count("lengths", length, 2)
-    chosen = tuple(sorted(set(asked)))
-    if len(chosen) < 2:
-        raise ValueError(f"lengths: expected two at least, to compare them, got {list(chosen)}")
+    chosen = _ordered("lengths", asked, 2)
     if limit is not None and chosen[-1] > limit:
         raise ValueError(
             f"lengths: expected at most the {limit} positions of {type(model).__name__}, got "
@@ -320,6 +380,20 @@ def _lengths(
     return chosen
 
 
+def _ordered(name: str, asked: Iterable[int], least: int) -> tuple[int, ...]:
+    """Different integers, two at least, in their order."""
+    try:
+        asked = list(asked)
+    except TypeError:
+        raise TypeError(f"{name}: expected integers, got {asked!r}") from None
+    for length in asked:
+        _check_count(name, length, least)
+    chosen = tuple(sorted(set(asked)))
+    if len(chosen) < 2:
+        raise ValueError(f"{name}: expected two at least, to compare them, got {list(chosen)}")
+    return chosen
+
+
 def _embedding(model: PreTrainedModel) -> Tensor:
     """The table of tokens."""
     table: Any = model.get_input_embeddings()
@@ -327,7 +401,7 @@ def _embedding(model: PreTrainedModel) -> Tensor:
     return weight
 
 
-def _positions(model: PreTrainedModel) -> int | None:
+def positions(model: PreTrainedModel) -> int | None:
     """How many positions the model has, where its configuration says so."""
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)

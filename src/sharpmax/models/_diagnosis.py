@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,14 +18,14 @@ from sharpmax.models._layers import Kind, Layer
 from sharpmax.models._meter import RowFigures, Slot
 from sharpmax.theory import critical_length
 
-FORMAT = "sharpmax diagnosis 1"
+FORMAT = "sharpmax diagnosis 2"
 
 Verdict = Literal["dispersing", "growing", "flat", "sink", "local"]
 VERDICTS: tuple[Verdict, ...] = ("dispersing", "growing", "flat", "sink", "local")
 """From the worst to that which says least."""
 
 QUANTILES = (0.1, 0.5, 0.9)
-"""Of the rows of a head at a length, beside their mean."""
+"""Of the rows of a head at a length, beside their mean and deviation."""
 
 DISPERSING_SLOPE = 0.5
 """From this slope on, the effective support grows at least like the square root of n."""
@@ -46,9 +47,10 @@ _SAME_LENGTH = 1e-3
 
 
 class Distribution(NamedTuple):
-    """Mean and quantiles of a figure over rows."""
+    """Mean, standard deviation and quantiles of a figure over rows."""
 
     mean: float
+    deviation: float
     q10: float
     q50: float
     q90: float
@@ -78,7 +80,7 @@ class HeadRecord:
         name: of its module.
         kind: of the layer: "global", "sliding", "chunked" or "encoder".
         head: the index of the query head.
-        length: the number of tokens.
+        length: the number of tokens, or the size that the inputs were given for.
         measured: how many rows the figures are of.
         skipped: how many rows were left out because no key was visible.
         non_finite: how many rows were left out because a figure was NaN or infinite.
@@ -174,17 +176,20 @@ class Diagnosis:
         model_type: of the configuration, such as "llama".
         dtype: of the model. Figures are in single precision at least.
         implementation: the attention that the model uses itself.
-        lengths: the numbers of tokens, growing.
+        lengths: the numbers of tokens, growing; or the sizes that inputs were given for.
+        unit: what the lengths count: "tokens", or what the sizes were said to be.
+        tokens: the mean number of tokens of the inputs at each length.
         rows: how many of the last rows of each length were measured, at most half of them.
         tail: how many tokens `tail_mass` is of.
         sink: whether sinks were left out of entropy, n, largest weight and spread.
-        inputs: how many inputs were measured to the end.
+        inputs: how many inputs were measured to the end, at each length.
         interrupted: whether there were more of them.
         records: one a layer, head and length.
         heads: one a layer and head, with the verdict.
         unmeasured: why attention layers are missing, by name.
         notes: what the model does itself to its temperature as inputs grow.
         versions: of the software that measured it.
+        source: what the inputs were, in words; may be empty.
     """
 
     model_name: str
@@ -192,6 +197,8 @@ class Diagnosis:
     dtype: str
     implementation: str
     lengths: tuple[int, ...]
+    unit: str
+    tokens: tuple[float, ...]
     rows: int
     tail: int
     sink: bool
@@ -202,6 +209,19 @@ class Diagnosis:
     unmeasured: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """What to call the model: its name without the folders before it, or its type."""
+        return Path(self.model_name).name or self.model_type
+
+    @property
+    def which_rows(self) -> str:
+        """Which rows were measured, in words."""
+        if self.rows == 1:
+            return "the last row of each"
+        return f"the last {self.rows} rows of each, at most half of them"
 
     @property
     def rows_measured(self) -> int:
@@ -224,17 +244,18 @@ class Diagnosis:
         Args:
             limit: how many heads are shown in each table; None for all.
         """
-        name = self.model_name or self.model_type
         inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
         inputs += " (interrupted)" if self.interrupted else ""
         lengths = ", ".join(map(str, self.lengths))
+        if self.unit != "tokens":
+            lengths += f" {self.unit} ({self.tokens[0]:.0f} to {self.tokens[-1]:.0f} tokens)"
         counters = (
             f"{self.rows_measured} rows measured, {self.rows_skipped} without a key, "
             f"{self.rows_non_finite} not finite"
         )
         lines = [
-            f"{name} ({self.dtype}, {self.implementation}): {len(self.heads)} heads, {inputs}",
-            f"lengths {lengths}; the last {self.rows} rows of each, at most half of them",
+            f"{self.name} ({self.dtype}, {self.implementation}): {len(self.heads)} heads, {inputs}",
+            f"lengths {lengths}; {self.which_rows}",
             counters,
         ]
         if self.sink:
@@ -244,9 +265,8 @@ class Diagnosis:
         verdicts = [head.verdict for head in self.heads]
         counts = [(verdict, verdicts.count(verdict)) for verdict in (*VERDICTS, None)]
         lines.append(", ".join(f"{n} {verdict or 'unknown'}" for verdict, n in counts if n))
-        ordered = sorted(self.heads, key=_badness)
         for local in (False, True):
-            chosen = [head for head in ordered if (head.verdict == "local") == local]
+            chosen = [head for head in self.worst() if (head.verdict == "local") == local]
             if not chosen:
                 continue
             title = (
@@ -256,6 +276,80 @@ class Diagnosis:
             if limit is not None and len(chosen) > limit:
                 lines.append(f"and {len(chosen) - limit} more")
         return "\n".join(lines)
+
+    def worst(self) -> list[Head]:
+        """The heads in order: by verdict, from dispersing to local, then by falling slope."""
+        return sorted(self.heads, key=_badness)
+
+    def record(self, head: Head, length: int | None = None) -> HeadRecord:
+        """What was measured of a head at a length; None is the longest.
+
+        Raises:
+            LookupError: that was not measured.
+        """
+        place = (head.layer, head.head, self.lengths[-1] if length is None else length)
+        if place not in self._by_place:
+            raise LookupError(f"layer {place[0]}, head {place[1]}: not measured at {place[2]}")
+        return self._by_place[place]
+
+    def plot_entropy(self, layers: Sequence[int] | None = None) -> Any:
+        """Entropy against length: a panel a layer, a curve a head, with its deviation shaded.
+
+        Args:
+            layers: indices of the layers to show; by default all, or some evenly apart where there
+                are very many.
+
+        Returns:
+            A figure of matplotlib.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+            ValueError: a layer was not measured.
+        """
+        # Here and below, the one place where this room calls one above it: only for drawing, and
+        # only when somebody asks for that.
+        from sharpmax.report.diagnosis_entropy import draw_entropy
+
+        return draw_entropy(self, layers)
+
+    def plot_slopes(self) -> Any:
+        """A map of all heads: how fast the entropy of each grows, and the verdict on it.
+
+        Returns:
+            A figure of matplotlib.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        from sharpmax.report.diagnosis_slopes import draw_slopes
+
+        return draw_slopes(self)
+
+    def plot_critical_lengths(self) -> Any:
+        """From which length on no weight of a head can reach 0.01, by the lemma: a point a head.
+
+        Returns:
+            A figure of matplotlib.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        from sharpmax.report.diagnosis_critical import draw_critical_lengths
+
+        return draw_critical_lengths(self)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write a report that anyone can read, as one HTML file that needs nothing else.
+
+        Returns:
+            The path.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        from sharpmax.report.diagnosis_page import write_diagnosis_page
+
+        return write_diagnosis_page(path, self)
 
     def to_pandas(self) -> Any:
         """The records as a pandas frame, a row a head and length, with slope and verdict.
@@ -291,14 +385,17 @@ class Diagnosis:
         try:
             for name, kind in (("records", _record), ("heads", Head)):
                 content[name] = tuple(kind(**entry) for entry in content[name])
-            for name in ("lengths", "notes"):
+            for name in ("lengths", "tokens", "notes"):
                 content[name] = tuple(content[name])
             return Diagnosis(**content)
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFile(f"{path}: not a diagnosis that can be read: {error}") from None
 
+    @cached_property
+    def _by_place(self) -> dict[tuple[int, int, int], HeadRecord]:
+        return {(r.layer, r.head, r.length): r for r in self.records}
+
     def _table(self, heads: Sequence[Head]) -> list[str]:
-        records = {(r.layer, r.head, r.length): r for r in self.records}
         rows = [
             [
                 "layer", "head", "kind", "verdict", "slope", "entropy", "/ log n", "support",
@@ -306,7 +403,7 @@ class Diagnosis:
             ]
         ]  # fmt: skip
         for head in heads:
-            record = records[head.layer, head.head, self.lengths[-1]]
+            record = self.record(head)
             slope = "-" if head.slope is None else f"{head.slope:.2f}"
             figures = [
                 _mean(record.entropy, ".2f"),
@@ -403,7 +500,8 @@ def _summarised(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadR
 def _distribution(values: np.ndarray[Any, Any]) -> Distribution | None:
     if not len(values):
         return None
-    return Distribution(float(values.mean()), *np.quantile(values, QUANTILES).tolist())
+    mean, deviation = float(values.mean()), float(values.std())
+    return Distribution(mean, deviation, *np.quantile(values, QUANTILES).tolist())
 
 
 def _critical(spread: float) -> int | None:

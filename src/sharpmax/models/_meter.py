@@ -79,20 +79,28 @@ class Meter:
         self.kept: dict[tuple[int, int], Slot] = {}
         self._open: dict[tuple[int, int], Slot] = {}
         self._prefixes: tuple[int, ...] = ()
+        self._size: int | None = None
 
-    def begin(self, prefixes: Sequence[int]) -> None:
-        """Expect a pass over tokens, of which these prefixes are to be measured."""
+    def begin(self, prefixes: Sequence[int], size: int | None = None) -> None:
+        """Expect a pass over tokens, of which these prefixes are to be measured.
+
+        Args:
+            prefixes: their lengths.
+            size: what the rows are filed under, if that is not their length.
+        """
         self._prefixes = tuple(prefixes)
+        self._size = size
 
     def observe(self, layer: int, problem: Problem) -> None:
         if {problem.query.shape[2], problem.key.shape[2]} != {max(self._prefixes)}:
             # Something else than the tokens: parts of an image, or a summary of them.
             return
         for length in self._prefixes:
+            place = (layer, length if self._size is None else self._size)
             first = length - rows_of(length, self.rows)
             # No more rows at a time than keep the logits below a constant number.
             step = max(LOGITS_AT_ONCE // max(problem.query.shape[1] * length, 1), 1)
-            slot = self._open.setdefault((layer, length), Slot([]))
+            slot = self._open.setdefault(place, Slot([]))
             for start in range(first, length, step):
                 block = _prefix(problem, start, min(start + step, length), length)
                 figures, windowed = measure(block, self.tail, self.sink)
@@ -120,13 +128,22 @@ def rows_of(length: int, rows: int) -> int:
 def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
     """The figures of all rows of a problem that counts its sinks, and whether a window hid keys."""
     logits, _, visible = logits_and_visibility(problem)
+    if problem.mask is None or problem.mask.stride(1) == 0:
+        # Every head sees the same keys: what is to be known of these is found out once.
+        visible = visible[:, :1]
     keys = problem.key.shape[2]
     whole = statistics(logits, where=visible)
-    logsumexp = whole.logsumexp()
-    weights = torch.where(visible, torch.exp(logits - logsumexp[..., None]), 0.0)
+    logsumexp = whole.logsumexp()[..., None]
     seen = visible[..., :keys]
-    from_the_end = seen.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)
-    tail_mass = torch.where(seen & (from_the_end <= tail), weights[..., :keys], 0.0).sum(-1)
+
+    def mass(chosen: Tensor, start: int) -> Tensor:
+        """The weight of what is chosen among the keys from one on."""
+        some = logits[..., start : start + chosen.shape[-1]]
+        return torch.where(chosen, torch.exp(some - logsumexp), 0.0).sum(-1)
+
+    last = seen & (seen.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1) <= tail)
+    # Weights of all keys are never made: those that are asked for lie near the end.
+    start = int(last.flatten(0, -2).any(0).int().argmax())
 
     counted, chosen = visible, whole
     if sink:
@@ -140,9 +157,9 @@ def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
         count=torch.where(seen.any(-1), chosen.count, 0).to(logits.dtype),
         largest_weight=1.0 / chosen.mass,
         spread=chosen.maximum - smallest,
-        first_mass=weights[..., 0],
-        sink_mass=weights[..., keys:].sum(-1),
-        tail_mass=tail_mass,
+        first_mass=mass(seen[..., :1], 0),
+        sink_mass=mass(visible[..., keys:], keys),
+        tail_mass=mass(last[..., start:], start),
     )
     position = torch.arange(problem.query.shape[2], device=seen.device) + problem.offset
     windowed = bool((seen.sum(-1) < position + 1).any())

