@@ -42,11 +42,13 @@ def demo(
     # Imported when the command runs, so that --help answers at once.
     from rich.console import Console
 
+    from sharpmax.lab.allocator import keep_freed_memory
     from sharpmax.lab.max_retrieval.arms import Arm, Look
     from sharpmax.lab.max_retrieval.recipe import Recipe
     from sharpmax.lab.max_retrieval.study import Settings, Study
     from sharpmax.report.page import write_page
 
+    keep_freed_memory()
     console = Console()
     recipe = Recipe(steps=steps, schedule="cosine")
     arm = Arm("demo", recipe, (Look(steps, "demo", {"inference": _METHODS}),))
