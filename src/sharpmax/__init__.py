@@ -16,7 +16,7 @@ from sharpmax._version import __version__
 if TYPE_CHECKING:
     from sharpmax import models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
-    from sharpmax.models import diagnose, sharpen
+    from sharpmax.models import calibrate, diagnose, sharpen
 
 __all__ = [
     "MissingExtra",
@@ -24,6 +24,7 @@ __all__ = [
     "__version__",
     "attention",
     "attention_statistics",
+    "calibrate",
     "diagnose",
     "entropy",
     "inverse_temperature",
@@ -42,6 +43,7 @@ __all__ = [
 _LAZY = {
     "attention": ("sharpmax._attention", "torch", "torch"),
     "attention_statistics": ("sharpmax._attention", "torch", "torch"),
+    "calibrate": ("sharpmax.models", "transformers", "models"),
     "diagnose": ("sharpmax.models", "transformers", "models"),
     "models": ("sharpmax.models", "transformers", "models"),
     "nn": ("sharpmax.nn", "torch", "torch"),

@@ -25,7 +25,7 @@ def test_version_in_a_fresh_process() -> None:
 def test_help_names_every_command() -> None:
     result = _run("--help")
     assert result.returncode == 0
-    assert {"demo", "diagnose", "theory"} <= set(result.stdout.split())
+    assert {"calibrate", "demo", "diagnose", "evaluate", "theory"} <= set(result.stdout.split())
 
 
 def test_without_arguments_shows_the_help() -> None:

@@ -200,7 +200,10 @@ def test_text_is_an_objective_and_progress_is_told() -> None:
     calibration = calibrate(_model(), _windows(), steps=2, on_progress=said.append)
     assert calibration.objective == "nats per token"
     assert calibration.lengths == (24,)
-    assert [stage.name for stage in said] == ["fit", "fit", "select", "test", "test"]
+    names = [stage.name for stage in said]
+    assert list(dict.fromkeys(names)) == ["fit", "select", "test"]
+    assert names[:3] + names[-2:] == ["fit", "fit", "select", "test", "test"]
+    assert all(stage.step <= stage.steps for stage in said)
     assert said[1].step == 2
     assert len(said[0].losses) == 1
 
@@ -216,6 +219,28 @@ def test_a_calibration_is_saved_and_applied(tmp_path: Any) -> None:
     assert after == pytest.approx(calibration.after, rel=1e-3)
 
 
+def test_the_law_of_the_entropy_is_fitted_and_saved(tmp_path: Any) -> None:
+    model = _spoilt(1, 2, 0.5)
+    calibration = _fit(model, family="entropy+gain", steps=10)
+    assert calibration.layers
+    assert calibration.after is not None
+    assert calibration.before is not None
+    assert calibration.after < calibration.before
+    loaded = Calibration.load(calibration.save(tmp_path / "calibration.json"), model)
+    assert loaded.to_dict() == calibration.to_dict()
+
+
+def test_one_context_alone_is_no_reason_and_is_saved_as_well(tmp_path: Any) -> None:
+    same = [Window(window.ids, 0) for window in _windows().fit]
+    options: dict[str, Any] = {"tolerance": float("inf"), "steps": 5, "learning_rate": 0.1}
+    calibration = calibrate(_spoilt(1, 2, 0.5), Splits(same, same, same), Teacher(), **options)
+    assert calibration.layers == ()
+    candidates = calibration.notes["select"]["candidates"]
+    assert candidates
+    assert {candidate["certain"] for candidate in candidates} == {None}
+    calibration.save(tmp_path / "calibration.json")
+
+
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
@@ -224,6 +249,10 @@ def test_a_calibration_is_saved_and_applied(tmp_path: Any) -> None:
         ({"family": "both"}, ValueError, "family: expected one of constant"),
         ({"family": "entropy", "flatten": True}, ValueError, "flatten: expected False"),
         ({"data": [1, 2]}, TypeError, "data: expected Splits"),
+        ({"steps": 0}, ValueError, "steps: expected at least 1, got 0"),
+        ({"tolerance": float("nan")}, ValueError, "tolerance: expected at least 0, got nan"),
+        ({"learning_rate": 0.0}, ValueError, "learning_rate: expected above 0"),
+        ({"data": _windows(3000)}, ValueError, "at most the 2048 positions of LlamaForCausalLM"),
     ],
 )
 def test_bad_arguments_are_named(

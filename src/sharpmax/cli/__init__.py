@@ -12,8 +12,10 @@ from sharpmax._extras import MissingExtra
 from sharpmax._files import Refused
 from sharpmax._version import __version__
 from sharpmax.cli.bench import bench
+from sharpmax.cli.calibrate import calibrate
 from sharpmax.cli.demo import demo
 from sharpmax.cli.diagnose import diagnose
+from sharpmax.cli.evaluate import evaluate
 from sharpmax.cli.reproduce import reproduce
 from sharpmax.cli.theory import theory
 
@@ -30,8 +32,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+app.command()(calibrate)
 app.command()(demo)
 app.command()(diagnose)
+app.command()(evaluate)
 app.command()(theory)
 app.add_typer(bench)
 app.add_typer(reproduce)

@@ -13,6 +13,8 @@ _BLOCK = re.compile(
     r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.DOTALL
 )
 
+_BOLD = re.compile(r"\*\*(.+?)\*\*")
+
 
 @dataclass(frozen=True)
 class Table:
@@ -62,7 +64,7 @@ class Table:
         for column, name in enumerate(self.header):
             table.add_column(name, justify="left" if column < self.words else "right")
         for row in self.rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*(_BOLD.sub(r"[bold]\1[/bold]", escape(cell)) for cell in row))
         return table
 
 

@@ -25,19 +25,24 @@ def uniform(beta: float = UNIFORM) -> Policy:
     return Fixed(1 / beta)
 
 
-def control_arms(calibration: Calibration, seed: int = 0) -> dict[str, Change]:
+def control_arms(
+    calibration: Calibration | None, name: str = "heads", seed: int = 0
+) -> dict[str, Change]:
     """The model as it is, and what a calibration has to be compared with, by name.
 
     Args:
-        calibration: What is to be judged.
+        calibration: What is to be judged; None for the controls that need none.
+        name: Of the calibration.
         seed: Of the shuffling.
     """
-    return {
+    found: dict[str, Change] = {
         "plain": None,
         "paper in all heads": Paper(warn=False),
         f"uniform beta {UNIFORM:g}": uniform(),
-        "shuffled heads": shuffled(calibration, seed),
     }
+    if calibration is not None:
+        found[f"shuffled {name}"] = shuffled(calibration, seed)
+    return found
 
 
 def shuffled(calibration: Calibration, seed: int = 0) -> Calibration:
@@ -83,7 +88,8 @@ def _numbers(entry: LayerCalibration | None, head: int) -> _Numbers:
             )
         for name in entry.policy.to_dict()["parameters"]:
             value: Any = getattr(entry.policy, name)
-            found[name] = float(np.broadcast_to(value, (head + 1,))[head])
+            # A single number is that of all heads.
+            found[name] = float(np.ravel(value)[head if np.size(value) > 1 else 0])
     if entry.gain is not None:
         found["gain"] = entry.gain[head]
     return found

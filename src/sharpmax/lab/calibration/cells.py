@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, get_args
@@ -12,7 +12,18 @@ from sharpmax.tasks import key_value, passkey
 from sharpmax.tasks.maximum import maximum_of_length
 from sharpmax.tasks.questions import Question, Tokenizer, encode
 
-__all__ = ["TASKS", "Cell", "Task", "Wording", "fitting_splits", "questions", "windows"]
+__all__ = [
+    "TASKS",
+    "Cell",
+    "Task",
+    "Wording",
+    "beginning",
+    "cells_of",
+    "check_texts",
+    "fitting_splits",
+    "questions",
+    "windows",
+]
 
 Task = Literal["passkey", "key-value", "maximum", "text"]
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -42,6 +53,22 @@ class Cell:
             raise ValueError(f"tasks: expected some of {', '.join(TASKS)}, got {self.task!r}")
 
 
+def cells_of(tasks: Sequence[Task], lengths: Sequence[int]) -> list[Cell]:
+    """All cells of some tasks at some lengths: what is worded is asked in either wording.
+
+    Example:
+        >>> [(cell.task, cell.wording) for cell in cells_of(["passkey", "text"], [512])]
+        [('passkey', 'usual'), ('passkey', 'unseen'), ('text', 'usual')]
+    """
+    return [
+        Cell(task, length, wording)
+        for length in lengths
+        for task in tasks
+        for wording in get_args(Wording)
+        if wording == "usual" or task in ("passkey", "key-value")
+    ]
+
+
 def questions(
     cell: Cell, tokenizer: Tokenizer, texts: Sequence[str], *, count: int, contexts: int, seed: int
 ) -> list[Question]:
@@ -55,13 +82,21 @@ def questions(
         contexts: How many stretches of the texts; maxima are each a context of their own.
         seed: The same seed gives the same questions.
     """
-    options: dict[str, Any] = {"questions": count, "seed": seed}
+    options: dict[str, Any] = {"questions": count, "seed": seed, "prefix": beginning(tokenizer)}
     if cell.task == "maximum":
         return maximum_of_length(tokenizer, cell.length, **options)
     module: Any = passkey if cell.task == "passkey" else key_value
     draw = passkey.passkey if cell.task == "passkey" else key_value.key_value
     wordings = module.UNSEEN if cell.wording == "unseen" else (0,)
     return draw(tokenizer, texts, cell.length, contexts=contexts, wordings=wordings, **options)
+
+
+def beginning(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The tokens that the tokenizer puts before every text; most models want to see them."""
+    alone = encode(tokenizer, "a")
+    whole = tuple(tokenizer.encode("a", add_special_tokens=True))
+    where = next((at for at in range(len(whole)) if whole[at : at + len(alone)] == alone), 0)
+    return whole[:where]
 
 
 def windows(
@@ -80,13 +115,39 @@ def windows(
         ValueError: No text is as long as a window.
     """
     found: list[tuple[int, ...]] = []
+    prefix = beginning(tokenizer)
+    own = length - len(prefix)
     for text in texts:
         tokens = encode(tokenizer, text)
-        found += [tokens[at : at + length] for at in range(0, len(tokens) - length + 1, length)]
+        found += [(*prefix, *tokens[at : at + own]) for at in range(0, len(tokens) - own + 1, own)]
     if not found:
         raise ValueError(f"texts: expected at least {length} tokens, the length of a window")
-    chosen = [found[place * len(found) // count] for place in range(min(count, len(found)))]
+    count = min(count, len(found))
+    chosen = [found[place * len(found) // count] for place in range(count)]
     return [Window(ids, context, first) for context, ids in enumerate(chosen)]
+
+
+def check_texts(
+    tokenizer: Tokenizer, texts: Mapping[str, str], longest: int, where: str = ""
+) -> None:
+    """See before the work whether texts are as long as the longest prompt.
+
+    Args:
+        tokenizer: Of the model.
+        texts: By name.
+        longest: Tokens of the longest prompt.
+        where: What of a text is meant, if not all of it.
+
+    Raises:
+        ValueError: Naming the text, what was expected and what came.
+    """
+    for name, text in texts.items():
+        got = len(encode(tokenizer, text))
+        if got < longest:
+            raise ValueError(
+                f"{name}: expected at least {longest:,} tokens, the longest of the lengths{where}, "
+                f"got {got:,}; give a longer text or shorter lengths"
+            )
 
 
 def fitting_splits(
@@ -122,7 +183,7 @@ def fitting_splits(
 def _drawn(
     tokenizer: Tokenizer, texts: Sequence[str], task: Task, length: int, contexts: int, seed: int
 ) -> list[Question]:
-    options: dict[str, Any] = {"seed": seed + 1000 * length}
+    options: dict[str, Any] = {"seed": seed + 1000 * length, "prefix": beginning(tokenizer)}
     if task == "maximum":
         return maximum_of_length(tokenizer, length, questions=contexts, **options)
     if task == "passkey":

