@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrated_model import distance, opened, some_windows, tiny
 from sharpmax.models import Window
 from sharpmax.models._fit import Part
-from sharpmax.models._select import Losses, difference, evaluate, select
+from sharpmax.models._select import PATH, SCALES, SHARES, Losses, difference, evaluate, select
 
 HELPFUL, HARMFUL = 2, 1
 """Heads, counted over both layers: the first is spoilt, and doubling its logits mends it."""
@@ -72,7 +72,7 @@ def test_no_more_is_kept_than_ordinary_text_allows() -> None:
     with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
         free = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=float("inf"))
         rises = sorted(candidate.rise for candidate in free.candidates)
-        assert len(rises) == 3, "one head, at three scales"
+        assert len(rises) == len(SCALES), "one head, at each scale"
         assert rises[0] != rises[1]
         # Between the least and the next: only one scale is allowed.
         tolerance = (rises[0] + rises[1]) / 2
@@ -84,7 +84,7 @@ def test_no_more_is_kept_than_ordinary_text_allows() -> None:
     assert some.chosen.rise == pytest.approx(rises[0])
     assert none.chosen is None
     assert not none.numbers.any()
-    assert len(none.candidates) == 3
+    assert len(none.candidates) == len(SCALES)
     assert none.contributions.shape == (2, 4)
 
 
@@ -113,7 +113,8 @@ def test_nothing_to_keep_and_steps_are_told() -> None:
         )  # fmt: skip
     assert found.chosen is None
     assert found.candidates == ()
-    assert told == [(1, 16), (2, 16), (3, 16), (4, 16)]
+    most = 1 + len(PATH) + len(SHARES) * len(SCALES)
+    assert told == [(step, most) for step in range(1, 5)]
 
 
 def test_the_error_of_a_difference_is_over_contexts() -> None:

@@ -19,9 +19,9 @@ PATH = (1 / 6, 1 / 2, 5 / 6)
 """Where between "change nothing" and the fitted numbers derivatives are taken."""
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
-"""How many of the heads are tried, those that help most first."""
+"""How many of the heads that help are tried, those that help most first."""
 
-SCALES = (1.0, 0.7, 0.4)
+SCALES = (1.0, 0.6)
 """By what the numbers are multiplied."""
 
 
@@ -46,7 +46,7 @@ class Candidate(NamedTuple):
     """Some of the heads, with some of their change, on the second part of the data.
 
     Attributes:
-        share: of all heads, those that help most.
+        share: of the heads that help, those that help most.
         scale: what the fitted numbers were multiplied by.
         heads: how many heads that is.
         gain: by how much the objective fell, in nats.
@@ -89,7 +89,7 @@ def select(
     What a head does is the integral of the derivative of the loss along the way from "change
     nothing" to the fitted numbers, over three points; over heads these add up to the whole change.
     Heads that do more harm than good are set back. Of the rest, the first 100, 50, 25 and 10
-    percent are tried, with all, 0.7 and 0.4 of their change. That is kept which lowers the
+    percent are tried, with all and 0.6 of their change. That is kept which lowers the
     objective most among those that raise the loss on ordinary text by no more than the tolerance
     and lower the objective by more than two standard errors.
 
@@ -120,7 +120,7 @@ def select(
     order = [int(head) for head in good.argsort(descending=True) if good[head] > 0]
     tried: dict[tuple[int, float], tuple[Candidate, Tensor]] = {}
     for share in SHARES:
-        heads = order[: max(1, round(share * numbers.shape[1]))]
+        heads = order[: max(1, round(share * len(order)))]
         for scale in SCALES:
             if not heads or (len(heads), scale) in tried:
                 continue
