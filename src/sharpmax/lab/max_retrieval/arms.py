@@ -14,8 +14,8 @@ __all__ = ["AS_TRAINED", "CLASS_BLIND", "Arm", "Look", "all_arms"]
 
 AS_TRAINED = "as trained"
 """The method that is whatever the heads were trained with."""
-CLASS_BLIND = "exponential, class-blind"
-"""The method that takes from logits what a class adds to them, and then sharpens."""
+CLASS_BLIND = {name: f"{name}, class-blind" for name in ("exponential", "hard")}
+"""Methods that take from logits what a class adds to them, and then sharpen, by how."""
 
 
 @dataclass(frozen=True)

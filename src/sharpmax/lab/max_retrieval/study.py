@@ -261,7 +261,7 @@ def _by_seed(tests: Sequence[_Test], n: int, sets: int) -> list[dict[str, float]
 
 def _groups(look: Look, method: str) -> list[Group]:
     """The parts of the table that show a method."""
-    if method == CLASS_BLIND:
+    if method in CLASS_BLIND.values():
         return ["beyond"]
     return [group for group, shown in look.groups.items() if shown is None or method in shown]
 
@@ -285,9 +285,10 @@ def _far(heads: Heads) -> _Test:
 
 
 def _blind(heads: Heads) -> _Test:
-    """The exponential law on logits from which what a class adds to them is taken."""
+    """Methods on logits from which what a class adds to them is taken."""
     head = Profile(heads, class_blind=True)
-    ways = {CLASS_BLIND: inference_methods(_calibration(head), ["exponential"])["exponential"]}
+    found = inference_methods(_calibration(head), list(CLASS_BLIND))
+    ways = {CLASS_BLIND[name]: way for name, way in found.items()}
     return lambda n, sets: accuracy(head, ways, n, sets)
 
 
