@@ -16,8 +16,19 @@ from sharpmax.tasks.clrs_text._generator import DECIMALS
 
 __all__ = ["Characters", "Numbers"]
 
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 _PAD, _EOS = "<pad>", "<eos>"
 _SIGNS = "\n (),-.:[]_|"
+# Names of algorithms, of their inputs and of what they give.
+_WORDS = """
+Pi activity_selector articulation_points bellman_ford best_high best_low bfs binary_search bridges
+bubble_sort dag_shortest_paths dfs dijkstra end find_maximum_subarray_kadane floyd_warshall
+graham_scan heapsort high in_hull in_mst initial_trace insertion_sort intersect is_bridge is_cut
+jarvis_march key kmp_matcher lcs_length low match matrix_chain_order median min minimum mst_kruskal
+mst_prim naive_string_matcher optimal_bst pi pivot pred quickselect quicksort return root scc_id
+segments_intersect selected start string strongly_connected_components target task_scheduling topo
+topo_head topological_sort trace
+"""
 
 
 class Characters:
@@ -117,6 +128,8 @@ class Numbers(Characters):
             sum (-1, 1), everything else (0, 1).
         integers: The range of integers. Indices and deadlines go up to the length, and -1 marks
             what does not apply.
+        words: Whether the names in questions are tokens too, and a number takes the space in front
+            of it into its token, as tokenizers of language models do: half as many tokens.
 
     Example:
         >>> tokenizer = Numbers()
@@ -125,18 +138,31 @@ class Numbers(Characters):
         ['[', '0.25', ' ', '-0.714', ']', ',', ' ', 's', ':', ' ']
         >>> len(tokenizer), len(Numbers(decimals=(0, 1), integers=(-1, 63)))
         (5093, 1132)
+        >>> tokenizer = Numbers(words=True)
+        >>> [tokenizer.vocabulary[token] for token in tokenizer.encode("key: [0.25 -0.714], s: 12")]
+        ['key', ':', ' ', '[', '0.25', ' -0.714', ']', ',', ' ', 's', ':', ' 12']
     """
 
     name = "numbers"
-    _token = r"-?[0-9]+(?:\.[0-9]+)?|[\s\S]"
+    _token = rf"{_NUMBER}|[\s\S]"
 
     def __init__(
-        self, *, decimals: tuple[float, float] = (-2, 2), integers: tuple[int, int] = (-1, 1023)
+        self,
+        *,
+        decimals: tuple[float, float] = (-2, 2),
+        integers: tuple[int, int] = (-1, 1023),
+        words: bool = False,
     ) -> None:
         steps = 10**DECIMALS
         first, last = (round(bound * steps) for bound in decimals)
         fractions = [str(step / steps) for step in range(first, last + 1)]
         # Cutting decimals off leaves the sign.
         fractions += ["-0.0"] if first < 0 else []
-        whole = map(str, range(integers[0], integers[1] + 1))
-        self._fill([*_SIGNS, *string.ascii_letters, *fractions, *whole])
+        numbers = [*fractions, *map(str, range(integers[0], integers[1] + 1))]
+        names: list[str] = []
+        if words:
+            numbers += [f" {number}" for number in numbers]
+            names = _WORDS.split()
+            whole = "|".join(f"(?<![A-Za-z_]){word}(?![A-Za-z_])" for word in names)
+            self._token = rf" ?{_NUMBER}|{whole}|[\s\S]"
+        self._fill([*_SIGNS, *string.ascii_letters, *names, *numbers])

@@ -1,0 +1,125 @@
+"""What `sharpmax reproduce clrs-text` is asked for, and its progress bars."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sharpmax.lab.clrs_text.arms import Arm
+    from sharpmax.lab.clrs_text.study import Study
+
+__all__ = ["chosen_attentions", "chosen_lengths", "run_clrs_arm"]
+
+
+def chosen_lengths(algorithms: str, largest: int | None) -> dict[str, tuple[int, int]]:
+    """Sizes in training of the algorithms that an option names.
+
+    Args:
+        algorithms: "some", eight with short texts; "all" thirty; or names with commas,
+            each with its largest size behind a colon if it is to have its own.
+        largest: The largest size of all others; None leaves them what they are.
+
+    Returns:
+        For each algorithm the smallest and the largest size.
+
+    Raises:
+        BadParameter: There is no such algorithm, or a size is too small.
+    """
+    from sharpmax.lab.clrs_text.arms import LENGTHS, SHORT
+    from sharpmax.tasks.clrs_text import algorithms as known
+
+    names = {"some": list(LENGTHS), "all": list(known())}.get(algorithms, algorithms.split(","))
+    found = {}
+    for each in names:
+        name, _, own = each.partition(":")
+        if name not in known():
+            raise typer.BadParameter(
+                f"expected 'some', 'all', or some of {', '.join(known())}; got {name!r}",
+                param_hint="--algorithms",
+            )
+        smallest, usual = LENGTHS.get(name, SHORT)
+        size = own or str(largest or usual)
+        if not size.isdigit() or int(size) < smallest:
+            raise typer.BadParameter(
+                f"expected a largest size from {smallest} for {name}, got {size!r}",
+                param_hint="--algorithms" if own else "--largest",
+            )
+        found[name] = (smallest, int(size))
+    return found
+
+
+def chosen_attentions(attention: str) -> list[str]:
+    """The attentions that an option names.
+
+    Raises:
+        BadParameter: There is no such attention.
+    """
+    from sharpmax.lab.clrs_text.arms import ATTENTIONS
+
+    names = list(ATTENTIONS) if attention == "all" else attention.split(",")
+    for name in names:
+        if name not in ATTENTIONS:
+            raise typer.BadParameter(
+                f"expected 'all', or some of {', '.join(ATTENTIONS)}; got {name!r}",
+                param_hint="--attention",
+            )
+    return names
+
+
+def run_clrs_arm(console: Console, study: Study, arm: Arm) -> None:
+    """Train and test an arm behind progress bars.
+
+    Args:
+        console: Where to draw.
+        study: The run that the arm belongs to.
+        arm: What to train and test.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from sharpmax.lab.clrs_text import training
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        bars = {
+            seed: progress.add_task(f"{arm.name}, seed {seed}", total=arm.recipe.steps, note="")
+            for seed in study.settings.seeds
+        }
+        said = dict.fromkeys(bars, 0)
+
+        def on_training(seed: int, at: training.Progress) -> None:
+            note = f"loss {at.loss:.4f}, {at.speed:,.0f} tokens/s"
+            progress.update(bars[seed], completed=at.step, note=note)
+            # A bar cannot move in a file: there, a line every twentieth of the way.
+            if not console.is_terminal and at.step * 20 // at.steps > said[seed]:
+                said[seed] = at.step * 20 // at.steps
+                console.print(
+                    f"{arm.name}, seed {seed}: step {at.step:,} of {at.steps:,}, {note}",
+                    highlight=False,
+                )
+
+        def on_testing(seed: int, method: str) -> None:
+            progress.update(bars[seed], completed=arm.recipe.steps, note=f"testing {method}")
+            if not console.is_terminal:
+                console.print(f"{arm.name}, seed {seed}: testing {method}", highlight=False)
+
+        study.run(arm, on_training, on_testing)
+        for bar in bars.values():
+            progress.update(bar, completed=arm.recipe.steps, note="")

@@ -1,0 +1,1 @@
+"""CLRS-Text: a language model that learns algorithms from text, and sizes it never saw."""

@@ -1,0 +1,86 @@
+"""How far the heads of a model spread their attention where it answers, at growing sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sharpmax._statistics import RowStatistics
+from sharpmax.lab.clrs_text.data import Encoder, batches
+from sharpmax.lab.clrs_text.model import answer_logits
+from sharpmax.models._layers import attention_layers
+from sharpmax.models._rule import Rule
+from sharpmax.models._sharpened import Sharpened
+from sharpmax.tasks.clrs_text import Example
+
+__all__ = ["RowEntropies", "answer_entropies"]
+
+# Tokens that pass through the model at once.
+_AT_ONCE = 8192
+
+
+class RowEntropies(NamedTuple):
+    """Of the rows from which the tokens of answers are foretold, with plain softmax.
+
+    Attributes:
+        entropy: In nats: [layers, heads, rows].
+        visible: Number of tokens that a row sees: [rows].
+    """
+
+    entropy: np.ndarray
+    visible: np.ndarray
+
+
+class _Keeper:
+    """Keeps the statistics of every layer of the last pass."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, RowStatistics] = {}
+
+    def record(self, layer: int, statistics: RowStatistics) -> None:
+        self.kept[layer] = statistics
+
+
+def answer_entropies(
+    model: PreTrainedModel, encoder: Encoder, examples: Sequence[Example]
+) -> RowEntropies:
+    """Measure the entropy of every head where it matters: in the rows that give the answer.
+
+    Args:
+        model: A causal language model, not sharpened.
+        encoder: Makes tokens of examples.
+        examples: What is asked; the answers are read along.
+
+    Returns:
+        The entropies, a row for each token of each answer.
+    """
+    encoded = [encoder(one) for one in examples]
+    entropies: list[Tensor] = []
+    visible: list[Tensor] = []
+    with _keeping(model) as keeper:
+        for _, batch in batches(encoded, _AT_ONCE):
+            with torch.inference_mode():
+                answer_logits(model, batch)
+            example, place = (batch.targets >= 0).nonzero(as_tuple=True)
+            row = batch.places[place]
+            kept = [keeper.kept[layer] for layer in sorted(keeper.kept)]
+            # [layers, rows, heads], since the two indices stand apart.
+            of_rows = [each.entropy()[example, :, row] for each in kept]
+            entropies.append(torch.stack(of_rows).transpose(1, 2).cpu())
+            visible.append(row + 1)
+    return RowEntropies(torch.cat(entropies, -1).numpy(), torch.cat(visible).numpy())
+
+
+@contextmanager
+def _keeping(model: PreTrainedModel) -> Iterator[_Keeper]:
+    keeper = _Keeper()
+    layers = attention_layers(model)
+    rules = {layer.index: Rule() for layer in layers if layer.closed is None}
+    with Sharpened(model, layers, rules, recorder=keeper):
+        yield keeper

@@ -1,0 +1,186 @@
+"""What was measured: one record for each method, algorithm and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sharpmax.lab.results import machine, read_sealed, versions, write_sealed
+from sharpmax.lab.significance import bootstrap_interval, paired_p_value
+
+__all__ = ["Record", "Table", "record_of"]
+
+_KIND = "CLRS-Text table, format 1"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The accuracy of a method on an algorithm at a size.
+
+    Attributes:
+        method: What makes weights of logits in the test, by name.
+        trained_with: What made weights of logits in training, by name; where it is not the method,
+            the method is one at inference alone.
+        tokenizer: How text became tokens.
+        algorithm: What was asked.
+        n: Size of the inputs.
+        examples: Number of questions; the same for every method and seed.
+        accuracy: Share of the questions that were answered right, a number a seed.
+    """
+
+    method: str
+    trained_with: str
+    tokenizer: str
+    algorithm: str
+    n: int
+    examples: int
+    accuracy: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy over seeds."""
+        return sum(self.accuracy) / len(self.accuracy)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation over seeds (n - 1); 0 for a single seed."""
+        if len(self.accuracy) == 1:
+            return 0.0
+        squares = sum((value - self.mean) ** 2 for value in self.accuracy)
+        return float((squares / (len(self.accuracy) - 1)) ** 0.5)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Bootstrap interval of the mean over seeds, 95%."""
+        return bootstrap_interval(self.accuracy)
+
+
+def record_of(data: dict[str, Any]) -> Record:
+    """The record that plain data describes."""
+    names = Record.__dataclass_fields__
+    return Record(**{**{name: data[name] for name in names}, "accuracy": tuple(data["accuracy"])})
+
+
+@dataclass(frozen=True)
+class Table:
+    """All records of an experiment, and what they come from.
+
+    Attributes:
+        command: The command that makes this table.
+        seeds: The seeds of the trainings.
+        recipes: How models were trained: plain data, by the name of the arm.
+        records: What was measured.
+        lengths: The smallest and the largest size in training, of each algorithm.
+        settings: What all trainings and tests have in common.
+        versions: Versions of the software.
+        machine: The kind of machine.
+    """
+
+    command: str
+    seeds: tuple[int, ...]
+    recipes: dict[str, dict[str, Any]]
+    records: tuple[Record, ...]
+    lengths: dict[str, tuple[int, int]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(
+        default_factory=lambda: versions(("numpy", "torch", "transformers", "dm-clrs", "scipy"))
+    )
+    machine: dict[str, Any] = field(default_factory=machine)
+
+    def select(self, **values: object) -> Iterator[Record]:
+        """Records whose fields have these values.
+
+        Args:
+            **values: Names of fields of `Record`, and what they are to be.
+        """
+        for record in self.records:
+            if all(getattr(record, name) == value for name, value in values.items()):
+                yield record
+
+    def find(self, **values: object) -> Record:
+        """The one record whose fields have these values.
+
+        Raises:
+            LookupError: There is no such record, or more than one.
+        """
+        found = list(self.select(**values))
+        if len(found) != 1:
+            raise LookupError(f"expected one record with {values}, found {len(found)}")
+        return found[0]
+
+    def is_seen(self, record: Record) -> bool:
+        """Whether a size is among those of training."""
+        smallest, largest = self.lengths[record.algorithm]
+        return smallest <= record.n <= largest
+
+    def accuracy_in_training(
+        self, algorithm: str, tokenizer: str, method: str = "softmax", trained_with: str = "softmax"
+    ) -> float | None:
+        """Mean accuracy over seeds and the sizes of training; None if there is nothing of it."""
+        found = [
+            record.mean
+            for record in self.select(
+                algorithm=algorithm, tokenizer=tokenizer, method=method, trained_with=trained_with
+            )
+            if self.is_seen(record)
+        ]
+        return sum(found) / len(found) if found else None
+
+    def p_value(self, record: Record) -> float | None:
+        """Paired p-value against plain softmax: same seeds, same questions.
+
+        Returns:
+            The p-value; None without softmax in the table, or where there is none.
+        """
+        same = {name: getattr(record, name) for name in ("tokenizer", "algorithm", "n")}
+        others = list(self.select(method="softmax", trained_with="softmax", **same))
+        return paired_p_value(record.accuracy, others[0].accuracy) if len(others) == 1 else None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the table, with means, deviations, intervals and tests beside the accuracies."""
+        records = []
+        for record in self.records:
+            data = asdict(record) | {
+                "seen": self.is_seen(record),
+                "mean": record.mean,
+                "deviation": record.deviation,
+                "interval": record.interval,
+            }
+            if (record.method, record.trained_with) != ("softmax", "softmax"):
+                data["p_value_against_softmax"] = self.p_value(record)
+            records.append(data)
+        return write_sealed(
+            path,
+            _KIND,
+            {
+                "command": self.command,
+                "seeds": self.seeds,
+                "versions": self.versions,
+                "machine": self.machine,
+                "settings": self.settings,
+                "lengths": self.lengths,
+                "recipes": self.recipes,
+                "records": records,
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Table:
+        """Read a table.
+
+        Raises:
+            DamagedFile: The file is cut off, was edited, or is no such table.
+        """
+        data = read_sealed(path, _KIND)
+        return cls(
+            command=data["command"],
+            seeds=tuple(data["seeds"]),
+            recipes=data["recipes"],
+            records=tuple(map(record_of, data["records"])),
+            lengths={name: (low, high) for name, (low, high) in data["lengths"].items()},
+            settings=data["settings"],
+            versions=data["versions"],
+            machine=data["machine"],
+        )

@@ -1,0 +1,344 @@
+"""The whole experiment: train the models of each arm, test them, and write the table."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax.lab.clrs_text.arms import Arm
+from sharpmax.lab.clrs_text.data import training_examples
+from sharpmax.lab.clrs_text.entropy import answer_entropies
+from sharpmax.lab.clrs_text.evaluation import exact
+from sharpmax.lab.clrs_text.inference import applied, rule_of
+from sharpmax.lab.clrs_text.recipe import Recipe
+from sharpmax.lab.clrs_text.records import Record, Table
+from sharpmax.lab.clrs_text.training import Progress, Training, load_trained, train
+from sharpmax.lab.results import SettingsChanged, read_sealed, write_sealed
+from sharpmax.tasks.clrs_text import Example, HeldOut, held_out
+
+__all__ = ["ENTROPY", "Settings", "Study", "load_entropy", "steps_within"]
+
+ENTROPY = "CLRS-Text entropy, format 1"
+_ACCURACY = "CLRS-Text accuracy, format 1"
+_BUDGET = "CLRS-Text budget, format 1"
+# No training has this seed.
+_TEST_SEED = 1_000_001
+# Batches of each seed that the test sets are checked against, although they cannot share inputs.
+_CHECKED = 4
+# Batches that the speed of training is measured by.
+_TIMED = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all arms of a run have in common.
+
+    Attributes:
+        seeds: Of the trainings.
+        lengths: The algorithms, and for each the smallest and the largest size in training.
+        each: Test questions of each algorithm at each size.
+        times: The sizes beyond training: multiples of the largest size in training.
+        fit_steps: Of the calibration of heads.
+    """
+
+    seeds: tuple[int, ...]
+    lengths: Mapping[str, tuple[int, int]]
+    each: int = 64
+    times: tuple[float, ...] = (1.5, 2, 3, 4)
+    fit_steps: int = 40
+
+    def sizes(self, algorithm: str) -> list[int]:
+        """The sizes of the tests of an algorithm: four of training, and those beyond."""
+        smallest, largest = self.lengths[algorithm]
+        inside = {max(smallest, round(largest * part / 4)) for part in range(1, 5)}
+        return sorted(inside | {math.ceil(largest * times) for times in self.times})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as it comes back from JSON."""
+        return {
+            "seeds": list(self.seeds),
+            "lengths": {name: list(both) for name, both in self.lengths.items()},
+            "each": self.each,
+            "times": list(self.times),
+            "fit_steps": self.fit_steps,
+        }
+
+
+def steps_within(recipe: Recipe, minutes: float) -> int:
+    """How many batches a training with plain softmax has in a time on this machine.
+
+    Args:
+        recipe: How to train; its number of steps does not matter.
+        minutes: The time.
+
+    Returns:
+        The number, at least 1; of batches of all sizes, which are slower than the first ones of a
+        training, so that the time is not exceeded.
+    """
+    trial = Training(replace(recipe, attention="softmax", steps=_TIMED + 1, curriculum=0.0), 0)
+    steps = trial.run(_TIMED + 1)
+    next(steps)
+    begun = time.monotonic()
+    for _ in steps:
+        pass
+    return max(1, round(60 * minutes * _TIMED / (time.monotonic() - begun)))
+
+
+class Study:
+    """A run of the experiment in a folder, which can be stopped at any moment and go on.
+
+    The folder holds `table.json`, which grows arm by arm, `entropy.json` and `weights/ARM/seed-N/`.
+
+    Args:
+        folder: Where the run is.
+        settings: What all arms have in common.
+        command: How to run this again.
+        resume: Go on with what the folder holds; without it a folder that holds a run is refused.
+
+    Raises:
+        FileExistsError: The folder holds a run, and `resume` is false.
+        SettingsChanged: The folder holds a run with other settings.
+        DamagedFile: The table in the folder is cut off or was edited.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Settings, command: str, *, resume: bool = False
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.table = Table(
+            command,
+            settings.seeds,
+            {},
+            (),
+            lengths=dict(settings.lengths),
+            settings=settings.to_dict(),
+        )
+        exists = self.table_path.exists()
+        if not resume and (exists or (folder / "weights").exists()):
+            what = "holds an earlier run: --resume goes on with it, or choose another folder"
+            raise FileExistsError(0, what, str(folder))
+        if exists:
+            before = Table.load(self.table_path)
+            _compare(before.settings, settings.to_dict(), self.table_path)
+            self.table = replace(
+                self.table,
+                command=_together(before.command, command),
+                recipes=before.recipes,
+                records=before.records,
+            )
+
+    @property
+    def table_path(self) -> Path:
+        """The file of the table."""
+        return self.folder / "table.json"
+
+    @cached_property
+    def test(self) -> HeldOut:
+        """The test questions: the same for every arm and seed."""
+        return held_out(
+            list(self.settings.lengths),
+            {name: self.settings.sizes(name) for name in self.settings.lengths},
+            seed=_TEST_SEED,
+            each=self.settings.each,
+            training=self._questions(),
+        )
+
+    def steps(self, recipe: Recipe, minutes: float) -> int:
+        """The steps that a time allows, measured once for each tokenizer and kept.
+
+        Args:
+            recipe: How to train.
+            minutes: For one training with plain softmax.
+
+        Raises:
+            SettingsChanged: The run began with another time.
+        """
+        path = self.folder / f"budget-{Arm(recipe).name.rpartition('-')[0]}.json"
+        if not path.exists():
+            steps = steps_within(recipe, minutes)
+            write_sealed(path, _BUDGET, {"minutes": minutes, "steps": steps})
+        found = read_sealed(path, _BUDGET)
+        _compare(found, {"minutes": minutes}, path)
+        return int(found["steps"])
+
+    def run(
+        self,
+        arm: Arm,
+        on_training: Callable[[int, Progress], None] = lambda *_: None,
+        on_testing: Callable[[int, str], None] = lambda *_: None,
+    ) -> None:
+        """Train and test an arm, unless the table has it, and add it to the table.
+
+        Args:
+            arm: What to train and test.
+            on_training: Called during training, with the seed.
+            on_testing: Called before each test, with the seed and the method.
+
+        Raises:
+            SettingsChanged: The arm was trained with another recipe.
+            FloatingPointError: The loss became infinite.
+        """
+        recipe = arm.recipe.to_dict()
+        if arm.name in self.table.recipes:
+            _compare(self.table.recipes[arm.name], recipe, self.table_path)
+        methods = arm.methods or (arm.recipe.attention,)
+        named = {"trained_with": arm.recipe.attention, "tokenizer": _tokens(arm.recipe)}
+        missing = [
+            method for method in methods if not any(self.table.select(method=method, **named))
+        ]
+        if not missing:
+            return
+        by_method: dict[str, list[dict[str, Any]]] = {method: [] for method in missing}
+        for seed in self.settings.seeds:
+            folder = self.folder / "weights" / arm.name / f"seed-{seed}"
+
+            def on_progress(at: Progress, seed: int = seed) -> None:
+                on_training(seed, at)
+
+            weights = train(arm.recipe, seed, folder, on_progress=on_progress)
+            for method in missing:
+                kept = folder / f"accuracy-{method}.json"
+                if not kept.exists():
+                    on_testing(seed, method)
+                    content = {
+                        "settings": self.settings.to_dict(),
+                        "accuracy": self._test(arm, method, weights),
+                    }
+                    write_sealed(kept, _ACCURACY, content)
+                data = read_sealed(kept, _ACCURACY)
+                _compare(data["settings"], self.settings.to_dict(), kept)
+                by_method[method].append(data["accuracy"])
+        records = [
+            Record(
+                method,
+                algorithm=name,
+                n=n,
+                examples=len(asked),
+                accuracy=tuple(seed[name][str(n)] for seed in by_method[method]),
+                **named,
+            )
+            for method in missing
+            for (name, n), asked in self._asked().items()
+        ]
+        self.table = replace(
+            self.table,
+            recipes={**self.table.recipes, arm.name: recipe},
+            records=(*self.table.records, *records),
+            settings={**self.settings.to_dict(), "test": str(self.test)},
+        )
+        self.table.save(self.table_path)
+
+    def measure_entropy(self, arm: Arm) -> dict[str, Any]:
+        """Measure how far the heads of an arm spread, on the first seed, and keep it.
+
+        Args:
+            arm: One that was run, trained with plain softmax: others would be measured without
+                what they were trained with.
+
+        Returns:
+            What is in `entropy.json`: for each arm the multiples of the largest size in training,
+            the mean number of tokens that a row of an answer sees, and mean and deviation of the
+            entropy, in nats: [multiples][layers][heads].
+        """
+        path = self.folder / "entropy.json"
+        found = load_entropy(path)["arms"] if path.exists() else {}
+        if arm.name not in found:
+            seed = self.settings.seeds[0]
+            folder = self.folder / "weights" / arm.name / f"seed-{seed}"
+            trained = load_trained(folder / "weights.safetensors")
+            multiples = [0.5, 1.0, *self.settings.times]
+            entry: dict[str, Any] = {"multiples": multiples, "visible": []}
+            entry |= {"mean": [], "deviation": []}
+            for times in multiples:
+                examples = list(self._at(times))
+                measured = answer_entropies(trained.model, trained.encoder, examples)
+                entry["visible"].append(float(np.mean(measured.visible)))
+                entry["mean"].append(measured.entropy.mean(-1).tolist())
+                entry["deviation"].append(measured.entropy.std(-1).tolist())
+            found[arm.name] = entry
+            write_sealed(path, ENTROPY, {"command": self.table.command, "arms": found})
+        return load_entropy(path)
+
+    def _test(self, arm: Arm, method: str, weights: Path) -> dict[str, dict[str, float]]:
+        """Accuracy by algorithm and size."""
+        trained = load_trained(weights)
+        if arm.recipe.attention != "softmax":
+            context: Any = trained.attention
+        else:
+            rule = rule_of(
+                method,  # type: ignore[arg-type]
+                trained.model,
+                trained.encoder,
+                self.settings.lengths,
+                steps=self.settings.fit_steps,
+            )
+            context = applied(trained.model, rule)
+        found: dict[str, dict[str, float]] = {name: {} for name in self.settings.lengths}
+        with context:
+            for (name, n), examples in self._asked().items():
+                right = exact(trained.model, trained.encoder, examples)
+                found[name][str(n)] = sum(right) / len(right)
+        return found
+
+    def _asked(self) -> dict[tuple[str, int], list[Example]]:
+        """The test questions by algorithm and size."""
+        found: dict[tuple[str, int], list[Example]] = {}
+        for one in self.test.examples:
+            found.setdefault((one.algorithm, one.length), []).append(one)
+        return found
+
+    def _at(self, times: float) -> Iterator[Example]:
+        """A few test questions of all algorithms at a multiple of the largest size in training."""
+        for name, (smallest, largest) in self.settings.lengths.items():
+            size = max(smallest, math.ceil(largest * times))
+            yield from self._asked().get((name, size), [])[:16]
+
+    def _questions(self) -> Iterator[str]:
+        """Questions that trainings begin with."""
+        recipe = Recipe(lengths=self.settings.lengths, curriculum=0.0)
+        for seed in self.settings.seeds:
+            for step in range(_CHECKED):
+                yield from (one.question for one in training_examples(recipe, seed, step))
+
+
+def load_entropy(path: Path) -> dict[str, Any]:
+    """Read what `Study.measure_entropy` wrote.
+
+    Raises:
+        DamagedFile: The file is cut off, was edited, or is something else.
+    """
+    return read_sealed(path, ENTROPY)
+
+
+def _together(before: str, command: str) -> str:
+    """The commands that make a table, one after the other.
+
+    Example:
+        >>> _together("sharpmax a && sharpmax b --resume", "sharpmax c")
+        'sharpmax a && sharpmax b --resume && sharpmax c --resume'
+        >>> _together("sharpmax a", "sharpmax a")
+        'sharpmax a'
+    """
+    known = [each.removesuffix(" --resume") for each in before.split(" && ")]
+    return before if command in known else f"{before} && {command} --resume"
+
+
+def _tokens(recipe: Recipe) -> str:
+    return "own tokens" if recipe.model else recipe.tokenizer
+
+
+def _compare(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise SettingsChanged(
+                f"{path}: the run there has {name} {before.get(name)}, not {value}; go on with the "
+                "same settings, or choose another folder"
+            )

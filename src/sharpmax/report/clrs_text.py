@@ -1,0 +1,331 @@
+"""Tables of the CLRS-Text experiment, from its results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from sharpmax.lab.significance import paired_p_value
+from sharpmax.report._cells import p_value, percent, source
+from sharpmax.report.methods import look
+from sharpmax.report.tables import Table
+
+if TYPE_CHECKING:
+    from sharpmax.lab.clrs_text.records import Record
+    from sharpmax.lab.clrs_text.records import Table as Results
+
+__all__ = [
+    "LEARNT",
+    "Way",
+    "algorithms_table",
+    "dispersion_table",
+    "inference_table",
+    "label_of",
+    "learnt",
+    "learnt_table",
+    "sizes_table",
+    "slopes",
+    "tables",
+    "tokenizers",
+    "ways",
+]
+
+LEARNT: Final = 0.9
+"""An algorithm is learnt where plain softmax answers this share right at the training sizes."""
+
+
+class Way(NamedTuple):
+    """How a model was trained and tested.
+
+    Attributes:
+        trained_with: What made weights of logits in training.
+        method: What makes them in the test.
+    """
+
+    trained_with: str
+    method: str
+
+
+def label_of(way: Way) -> str:
+    """What readers see of a way.
+
+    Example:
+        >>> label_of(Way("softmax", "paper")), label_of(Way("paper", "paper"))
+        ("paper's rule, at inference alone", "paper's rule, trained in")
+    """
+    if way.trained_with != "softmax":
+        return f"{look(way.method).label}, trained in"
+    if way.method == "softmax":
+        return look("softmax").label
+    return f"{look(way.method).label}, at inference alone"
+
+
+def tokenizers(table: Results) -> list[str]:
+    """The tokenizers that the results have, in their order."""
+    return list(dict.fromkeys(record.tokenizer for record in table.records))
+
+
+def ways(table: Results, tokenizer: str) -> list[Way]:
+    """How models of a tokenizer were trained and tested, in the order of the results."""
+    found = (Way(each.trained_with, each.method) for each in table.select(tokenizer=tokenizer))
+    return list(dict.fromkeys(found))
+
+
+def learnt(table: Results, tokenizer: str) -> list[str]:
+    """The algorithms that plain softmax has learnt; all of them if it has learnt none."""
+    shares = {name: table.accuracy_in_training(name, tokenizer) for name in table.lengths}
+    found = [name for name, share in shares.items() if share is not None and share >= LEARNT]
+    return found or [name for name, share in shares.items() if share is not None]
+
+
+def tables(table: Results, entropy: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """All tables that documents may ask for, as Markdown by name.
+
+    Args:
+        table: The results.
+        entropy: What `sharpmax.lab.clrs_text.study.load_entropy` gave, or None.
+
+    Returns:
+        Markdown by name: clrs-text-learnt, clrs-text-inference; for each tokenizer
+        clrs-text-sizes-TOKENIZER and clrs-text-algorithms-TOKENIZER; and clrs-text-dispersion.
+    """
+    found = {"clrs-text-learnt": learnt_table(table), "clrs-text-inference": inference_table(table)}
+    for tokenizer in tokenizers(table):
+        name = tokenizer.replace(" ", "-")
+        found[f"clrs-text-sizes-{name}"] = sizes_table(table, tokenizer)
+        found[f"clrs-text-algorithms-{name}"] = algorithms_table(table, tokenizer)
+    if entropy is not None:
+        found["clrs-text-dispersion"] = dispersion_table(table, entropy)
+    return {name: each.to_markdown() for name, each in found.items()}
+
+
+def learnt_table(table: Results) -> Table:
+    """What plain softmax learns of each algorithm, at the sizes of training.
+
+    Args:
+        table: The results.
+
+    Returns:
+        A row an algorithm, what is learnt in bold.
+    """
+    kinds = tokenizers(table)
+    rows = []
+    for name, (smallest, largest) in table.lengths.items():
+        shares = [table.accuracy_in_training(name, kind) for kind in kinds]
+        cells = ["" if share is None else percent(share) for share in shares]
+        bold = [
+            f"**{cell}**" if share is not None and share >= LEARNT else cell
+            for cell, share in zip(cells, shares, strict=True)
+        ]
+        rows.append([name, f"{smallest} to {largest}", *bold])
+    below = (
+        "Percent of the answers that are right to the last character with plain softmax, mean over "
+        f"the sizes of training and over seeds; bold from {percent(LEARNT)}. {_measured(table)}"
+    )
+    return Table(["algorithm", "sizes in training", *kinds], rows, caption=below, words=2)
+
+
+def sizes_table(table: Results, tokenizer: str) -> Table:
+    """Every way against the size, over the algorithms that are learnt.
+
+    Args:
+        table: The results.
+        tokenizer: Which of the tokenizers.
+
+    Returns:
+        A row a way: mean and deviation over seeds, and the p-value of the paired t-test against
+        plain softmax at every size.
+    """
+    names = learnt(table, tokenizer)
+    multiples = _multiples(table)
+    plain = {
+        times: _over_algorithms(table, tokenizer, Way("softmax", "softmax"), names, times)
+        for times in multiples
+    }
+    rows = []
+    for way in ways(table, tokenizer):
+        row = [label_of(way)]
+        for times in multiples:
+            ours = _over_algorithms(table, tokenizer, way, names, times)
+            row.append(_with_deviation(ours))
+            tested = None if way.method == "softmax" else _compared(ours, plain[times])
+            row.append(p_value(tested))
+        rows.append(row)
+    header = ["attention"]
+    for times in multiples:
+        header += [_times(times), "p"]
+    below = (
+        f"Percent right ± standard deviation over seeds, mean over {_which(table, tokenizer)}; "
+        "sizes are multiples of the largest in training. p is that of the paired t-test against "
+        f"softmax. {_measured(table)}"
+    )
+    return Table(header, rows, title=f"Tokenizer: {tokenizer}", caption=below)
+
+
+def algorithms_table(table: Results, tokenizer: str) -> Table:
+    """Every algorithm and way against the size.
+
+    Args:
+        table: The results.
+        tokenizer: Which of the tokenizers.
+
+    Returns:
+        A row an algorithm and way.
+    """
+    multiples = _multiples(table)
+    rows: list[list[str]] = []
+    for name in table.lengths:
+        for way in ways(table, tokenizer):
+            records = [_record(table, tokenizer, way, name, times) for times in multiples]
+            if not any(records):
+                continue
+            cells = ["" if each is None else _with_deviation(each.accuracy) for each in records]
+            told = bool(rows) and any(row[0] == name for row in rows)
+            rows.append(["" if told else name, label_of(way), *cells])
+    header = ["algorithm", "attention", *map(_times, multiples)]
+    below = (
+        "Percent right ± standard deviation over seeds; sizes are multiples of the largest in "
+        f"training. {_measured(table)}"
+    )
+    return Table(header, rows, title=f"Tokenizer: {tokenizer}", caption=below, words=2)
+
+
+def inference_table(table: Results) -> Table:
+    """What sharpening at inference alone changes, with each tokenizer: the paper's claim.
+
+    Args:
+        table: The results.
+
+    Returns:
+        A row a tokenizer and method: points gained over softmax on the same weights, over the
+        algorithms that are learnt.
+    """
+    multiples = _multiples(table)
+    rows = []
+    for tokenizer in tokenizers(table):
+        names = learnt(table, tokenizer)
+        for way in ways(table, tokenizer):
+            if way.trained_with != "softmax" or way.method == "softmax":
+                continue
+            row = [tokenizer, look(way.method).label]
+            for times in multiples:
+                ours = _over_algorithms(table, tokenizer, way, names, times)
+                plain = _over_algorithms(table, tokenizer, Way("softmax", "softmax"), names, times)
+                gained = 100 * (np.mean(ours) - np.mean(plain)) if ours and plain else np.nan
+                row += [f"{gained:+.1f}" if np.isfinite(gained) else ""]
+                row += [p_value(_compared(ours, plain))]
+            rows.append(row)
+    header = ["tokenizer", "at inference alone"]
+    for times in multiples:
+        header += [_times(times), "p"]
+    below = (
+        "Points gained over softmax on the same weights, mean over seeds and over "
+        + "; ".join(f"{each}: {_which(table, each)}" for each in tokenizers(table))
+        + ". p is that of the paired t-test. The paper says that the rule does not work at "
+        f"inference alone because a number spans several tokens. {_measured(table)}"
+    )
+    return Table(header, rows, caption=below, words=2)
+
+
+def dispersion_table(table: Results, entropy: Mapping[str, Any]) -> Table:
+    """Where in the network attention spreads as inputs grow.
+
+    Args:
+        table: The results.
+        entropy: What `sharpmax.lab.clrs_text.study.load_entropy` gave.
+
+    Returns:
+        A row a training and layer: entropy at the largest training size and at the largest test,
+        and the slope of the entropy against the logarithm of the tokens that a row sees, at the
+        mean and of the head where it is largest.
+    """
+    rows = []
+    for name, entry in entropy["arms"].items():
+        means = np.asarray(entry["mean"])
+        at_training = entry["multiples"].index(1.0)
+        for layer, of_heads in enumerate(slopes(entry)):
+            near, far = means[at_training, layer].mean(), means[-1, layer].mean()
+            cells = [f"{near:.2f}", f"{far:.2f}", f"{of_heads.mean():.2f}", f"{of_heads.max():.2f}"]
+            rows.append([name if layer == 0 else "", str(layer), *cells])
+    header = ["training", "layer", "nats at 1x", "nats at the largest", "slope", "largest slope"]
+    below = (
+        "Entropy of rows that give an answer, mean over heads, first seed, plain softmax; a slope "
+        f"of 1 is that of even spreading. {source(table)}"  # type: ignore[arg-type]
+    )
+    return Table(header, rows, caption=below, words=2)
+
+
+def slopes(entry: Mapping[str, Any]) -> np.ndarray:
+    """Slopes of the entropy against the logarithm of the visible tokens: [layers, heads].
+
+    Args:
+        entry: Of one arm, as `Study.measure_entropy` wrote it.
+    """
+    means = np.asarray(entry["mean"])
+    logarithm = np.log(entry["visible"])
+    return np.asarray(np.polyfit(logarithm, means.reshape(len(means), -1), 1)[0]).reshape(
+        means.shape[1:]
+    )
+
+
+def _which(table: Results, tokenizer: str) -> str:
+    """The algorithms of a mean, in words."""
+    names = learnt(table, tokenizer)
+    share = min(table.accuracy_in_training(name, tokenizer) or 0.0 for name in names)
+    if share < LEARNT:
+        return f"all algorithms, since none is learnt to {100 * LEARNT:.0f}%"
+    return f"the algorithms learnt ({', '.join(names)})"
+
+
+def _multiples(table: Results) -> list[float]:
+    return [1.0, *table.settings.get("times", ())]
+
+
+def _record(
+    table: Results, tokenizer: str, way: Way, algorithm: str, times: float
+) -> Record | None:
+    """The record at a multiple of the largest size in training."""
+    size = int(np.ceil(table.lengths[algorithm][1] * times))
+    fields = {"tokenizer": tokenizer, "algorithm": algorithm, "n": size, **way._asdict()}
+    return next(table.select(**fields), None)
+
+
+def _over_algorithms(
+    table: Results, tokenizer: str, way: Way, names: Sequence[str], times: float
+) -> tuple[float, ...]:
+    """Mean accuracy over algorithms, a number a seed."""
+    found = [_record(table, tokenizer, way, name, times) for name in names]
+    shares = [record.accuracy for record in found if record is not None]
+    return tuple(np.mean(shares, axis=0).tolist()) if shares else ()
+
+
+def _compared(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    if not ours or len(ours) != len(theirs):
+        return None
+    # Shares are no round numbers in binary: differences that agree must not differ by rounding.
+    difference = [round(mine - its, 12) for mine, its in zip(ours, theirs, strict=True)]
+    return paired_p_value(difference, [0.0] * len(difference))
+
+
+def _with_deviation(shares: Sequence[float]) -> str:
+    if not shares:
+        return ""
+    if len(shares) == 1:
+        return percent(shares[0])
+    return f"{percent(float(np.mean(shares)))} ± {100 * np.std(shares, ddof=1):.1f}"
+
+
+def _times(times: float) -> str:
+    return f"{times:g}x"
+
+
+def _measured(table: Results) -> str:
+    """How much was tested, and by which command."""
+    asked = max((record.examples for record in table.records), default=0)
+    seeds = len(table.seeds)
+    return (
+        f"{seeds} seed{'s' if seeds > 1 else ''}, up to {asked} questions an algorithm and size, "
+        f"the same for all. {source(table)}"  # type: ignore[arg-type]
+    )
