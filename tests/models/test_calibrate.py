@@ -86,7 +86,7 @@ def test_a_head_that_was_flattened_is_found_and_mended() -> None:
     betas = {
         (layer.index, head): 1 / theta
         for layer in calibration.layers
-        for head, theta in enumerate(layer.policy.theta)  # type: ignore[union-attr]
+        for head, theta in enumerate(layer.policy.theta)
     }
     assert betas[1, 2] == pytest.approx(2.0, rel=0.1)
     assert all(beta < 1.2 for place, beta in betas.items() if place != (1, 2))
@@ -101,7 +101,7 @@ def test_a_head_that_was_sharpened_is_flattened_only_if_that_is_asked_for() -> N
     assert _fit(_spoilt(0, 1, 2.0)).notes["flatten"] is False
     calibration = _fit(_spoilt(0, 1, 2.0), flatten=True)
     (layer,) = [layer for layer in calibration.layers if layer.index == 0]
-    assert 1 / layer.policy.theta[1] == pytest.approx(0.5, rel=0.1)  # type: ignore[union-attr]
+    assert 1 / layer.policy.theta[1] == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_gain_is_found_and_is_no_temperature() -> None:
@@ -110,7 +110,7 @@ def test_a_gain_is_found_and_is_no_temperature() -> None:
         model.model.layers[1].self_attn.o_proj.weight[:, _rows(3)] *= 0.5
     calibration = _fit(model, family="gain")
     gains = {layer.index: layer.gain for layer in calibration.layers}
-    assert gains[1][3] == pytest.approx(2.0, rel=0.1)  # type: ignore[index]
+    assert gains[1][3] == pytest.approx(2.0, rel=0.1)
     assert all(layer.policy is None for layer in calibration.layers)
 
 

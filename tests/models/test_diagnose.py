@@ -575,7 +575,7 @@ def test_bad_sizes() -> None:
     with pytest.raises(ValueError, match="texts_or_ids: expected two at least"):
         sharpmax.diagnose(model, sized({3: 10}))
     with pytest.raises(TypeError, match="texts_or_ids: expected an integer, got 'few'"):
-        sharpmax.diagnose(model, {"few": [tokens()], "many": [tokens()]})  # type: ignore[dict-item]
+        sharpmax.diagnose(model, {"few": [tokens()], "many": [tokens()]})
     uneven = {3: [tokens()], 5: [tokens(), tokens()]}
     with pytest.raises(ValueError, match=r"as many inputs for each size, got \{3: 1, 5: 2\}"):
         sharpmax.diagnose(model, uneven)

@@ -67,7 +67,7 @@ def test_questions_are_packed_only_where_that_saves_and_means_the_same(
             return forward(*arguments, **options)
 
         # The signature is looked at, so it has to stay.
-        counting.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+        counting.__signature__ = inspect.signature(forward)
         monkeypatch.setattr(model, "forward", counting)
         with torch.no_grad():
             answer_loss(model, questions)

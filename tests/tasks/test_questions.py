@@ -43,7 +43,7 @@ def _passkeys(tokenizer: Syllables, length: int, **options: object) -> list[Ques
 
 def _pairs(tokenizer: Syllables, length: int, **options: object) -> list[Question]:
     settings = {"questions": 12, "seed": 3, **options}
-    return key_value(tokenizer, TEXTS, length, **settings)  # type: ignore[arg-type]
+    return key_value(tokenizer, TEXTS, length, **settings)
 
 
 @pytest.mark.parametrize("length", [80, 200, 701])

@@ -37,7 +37,7 @@ class Begun:
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "text"])
 @pytest.mark.parametrize("wording", ["usual", "unseen"])
 def test_questions_are_those_of_the_cell(task: Task, wording: str) -> None:
-    cell = Cell(task, 420, wording)  # type: ignore[arg-type]
+    cell = Cell(task, 420, wording)
     drawn = questions(cell, TOKENS, TEXTS, count=8, contexts=4, seed=3)
     assert {len(question.ids) for question in drawn} == {420}
     assert len({question.context for question in drawn}) == (8 if task == "maximum" else 4)
@@ -53,7 +53,7 @@ def test_what_a_tokenizer_puts_first_is_there_and_counts() -> None:
     assert beginning(TOKENS) == ()
     assert beginning(Begun()) == (1,)
     for task in ("passkey", "key-value", "maximum"):
-        cell = Cell(task, 420)  # type: ignore[arg-type]
+        cell = Cell(task, 420)
         for question in questions(cell, Begun(), TEXTS, count=2, contexts=2, seed=0):
             assert question.ids[0] == 1
             assert len(question.ids) == 420
@@ -76,7 +76,7 @@ def test_parts_of_a_fit_have_their_own_texts_contexts_and_questions() -> None:
     texts = Splits(["a" * 2000], ["b" * 2000], ["c" * 2000])
     options = {"contexts": (5, 3, 2), "seed": 0}
     tasks: tuple[Task, ...] = ("passkey", "key-value", "maximum")
-    splits = fitting_splits(TOKENS, texts, tasks, [400, 450], **options)  # type: ignore[arg-type]
+    splits = fitting_splits(TOKENS, texts, tasks, [400, 450], **options)
     answers = []
     for letter, part, count in zip("abc", vars(splits).values(), (5, 3, 2), strict=True):
         # A question a context, but one for each of the eight pairs of a context.
@@ -94,7 +94,7 @@ def test_parts_of_a_fit_have_their_own_texts_contexts_and_questions() -> None:
 def test_nothing_is_fitted_on_wordings_that_are_kept_for_the_test() -> None:
     texts = Splits(*([text] for text in ("a" * 900, "b" * 900, "c" * 900)))
     for task, module in (("passkey", passkey), ("key-value", key_value)):
-        splits = fitting_splits(TOKENS, texts, [task], [400], contexts=(9, 3, 3), seed=1)  # type: ignore[list-item]
+        splits = fitting_splits(TOKENS, texts, [task], [400], contexts=(9, 3, 3), seed=1)
         wordings = {question.wording for question in splits.fit}
         assert wordings == set(range(len(module.WORDINGS))) - set(module.UNSEEN)
 
@@ -104,7 +104,7 @@ def test_cells_of_tasks_and_lengths() -> None:
     assert len(cells) == 2 * 6
     assert {cell.task for cell in cells if cell.wording == "unseen"} == {"passkey", "key-value"}
     with pytest.raises(ValueError, match="tasks: expected some of passkey, key-value, maximum"):
-        Cell("minimum", 64)  # type: ignore[arg-type]
+        Cell("minimum", 64)
 
 
 def test_short_texts_are_named() -> None:

@@ -54,7 +54,7 @@ def test_families_are_fitted_once_and_compared(
     study = _study(tmp_path, resume=False)
     stages: list[str] = []
     for family in ("constant", "gain"):
-        study.fit(family, model, TOKENS, texts, lambda stage: stages.append(stage.name))  # type: ignore[arg-type]
+        study.fit(family, model, TOKENS, texts, lambda stage: stages.append(stage.name))
     assert {"fit", "select", "test"} == set(stages)
     files = sorted(path.name for path in (tmp_path / "families").iterdir())
     assert files == ["constant.json", "gain.json"]
@@ -189,5 +189,5 @@ def test_the_law_of_the_entropy_is_not_asked_to_flatten(
     monkeypatch.setattr("sharpmax.lab.calibration.study.calibrate", spy)
     study = _study(tmp_path, replace(RUN, flatten=True))
     for family in ("constant", "entropy"):
-        study.fit(family, model, TOKENS, split_texts([TEXT]))  # type: ignore[arg-type]
+        study.fit(family, model, TOKENS, split_texts([TEXT]))
     assert asked == {"constant": True, "entropy": False}

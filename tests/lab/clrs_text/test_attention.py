@@ -25,10 +25,10 @@ def test_a_model_is_changed_within_the_block_alone(attention: Attention) -> None
     if attention == "ssmax":
         with torch.no_grad():
             trained_in.scales[1].fill_(2.0)
-    plain = answer_logits(model, batch)  # type: ignore[arg-type]
+    plain = answer_logits(model, batch)
     with trained_in:
-        inside = answer_logits(model, batch)  # type: ignore[arg-type]
-    assert torch.equal(answer_logits(model, batch), plain)  # type: ignore[arg-type]
+        inside = answer_logits(model, batch)
+    assert torch.equal(answer_logits(model, batch), plain)
     assert torch.allclose(plain, inside, atol=1e-6) == (attention == "softmax")
 
 
@@ -38,13 +38,13 @@ def test_scales_learn_and_are_read_anew() -> None:
     for scale in trained_in.scales:
         torch.nn.init.constant_(scale, 1.0)
     with trained_in:
-        before = answer_logits(model, batch)  # type: ignore[arg-type]
+        before = answer_logits(model, batch)
         before.sum().backward()
         for scale in trained_in.scales:
             assert scale.grad is not None
             assert scale.grad.abs().min() > 0
             scale.data += 0.5
-        assert not torch.allclose(answer_logits(model, batch), before)  # type: ignore[arg-type]
+        assert not torch.allclose(answer_logits(model, batch), before)
 
 
 def test_only_ssmax_has_parameters() -> None:

@@ -30,7 +30,7 @@ def test_sizes_grow_at_first() -> None:
 
 @pytest.mark.parametrize("tokenizer", ["numbers", "characters"])
 def test_an_encoded_example_is_its_text(tokenizer: str) -> None:
-    encoder = Encoder.of(Recipe({"quicksort": (4, 8)}, tokenizer))  # type: ignore[arg-type]
+    encoder = Encoder.of(Recipe({"quicksort": (4, 8)}, tokenizer))
     one = example("quicksort", 6, seed=0)
     encoded = encoder(one)
     assert encoder.tokenizer.decode(encoded.tokens[: encoded.asked]) == one.question
@@ -50,7 +50,7 @@ def test_numbers_have_one_token_each_and_only_those_that_occur() -> None:
 @pytest.mark.parametrize("positions", ["none", "rotary", "randomised"])
 def test_positions(positions: str) -> None:
     one = example("minimum", 6, seed=0)
-    encoder = Encoder(Characters(), positions)  # type: ignore[arg-type]
+    encoder = Encoder(Characters(), positions)
     found = encoder(one).positions
     assert encoder(one).positions == found, "the same for the same example"
     count = len(one.text) - 1

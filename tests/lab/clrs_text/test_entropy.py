@@ -23,7 +23,7 @@ def test_entropies_are_those_of_the_weights() -> None:
     model.set_attn_implementation("eager")
     ((_, batch),) = batches([encoded], 512)
     with torch.no_grad():
-        weights = model(  # type: ignore[operator]
+        weights = model(
             batch.tokens, position_ids=batch.positions,
             attention_mask=torch.ones_like(batch.tokens), output_attentions=True,
         ).attentions  # fmt: skip

@@ -26,7 +26,7 @@ def test_it_says_what_greedy_decoding_gives(sharp: bool) -> None:
     assert 0 < sum(found) < len(found), "some of each"
     for one, right in zip(examples, found, strict=True):
         tokens = torch.tensor([encoder.tokenizer.encode(one.question)])
-        written = model.generate(  # type: ignore[operator]
+        written = model.generate(
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=2, do_sample=False
         )
         text = encoder.tokenizer.decode(written[0, tokens.shape[1] :].tolist())

@@ -48,7 +48,7 @@ def test_the_loss_falls(attention: Attention, optimiser: str) -> None:
         _SMALL,
         lengths={"minimum": (4, 4)},
         attention=attention,
-        optimiser=optimiser,  # type: ignore[arg-type]
+        optimiser=optimiser,
         learning_rate=1e-2,
     )
     losses = list(Training(recipe, 0).run(recipe.steps))

@@ -28,7 +28,7 @@ def test_an_example_depends_on_its_seed_and_its_number_alone() -> None:
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("use_hints", [False, True])
 def test_the_package_gives_the_same_for_the_seed_of_an_example(split: str, use_hints: bool) -> None:
-    for one in examples(algorithms(), 5, seed=1, use_hints=use_hints, split=split, count=30):  # type: ignore[arg-type]
+    for one in examples(algorithms(), 5, seed=1, use_hints=use_hints, split=split, count=30):
         drawn = draw(one.algorithm, one.length, seed=one.seed, use_hints=use_hints)
         assert (one.question, one.answer) == drawn
         assert one.text == one.question + one.answer
@@ -77,7 +77,7 @@ def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match="question: expected an algorithm, an input"):
         drawn_input("What is the minimum of 1 and 2?")
     with pytest.raises(ValueError, match="split: expected one of train, test, got 'dev'"):
-        example("bfs", 4, seed=0, split="dev")  # type: ignore[arg-type]
+        example("bfs", 4, seed=0, split="dev")
     module = "sharpmax.tasks.clrs_text._examples"
     monkeypatch.setattr(f"{module}.split_of", lambda _: "train")
     monkeypatch.setattr(f"{module}._ATTEMPTS", 5)
@@ -98,7 +98,7 @@ def test_a_stream_of_dicts_can_be_gone_through_again() -> None:
 def test_a_stream_for_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream("minimum", 4, seed=3, count=2)
 
-    def from_generator(generator, gen_kwargs):  # type: ignore[no-untyped-def]
+    def from_generator(generator, gen_kwargs):
         return list(generator(**gen_kwargs))
 
     fake = SimpleNamespace(IterableDataset=SimpleNamespace(from_generator=from_generator))
