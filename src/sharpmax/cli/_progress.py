@@ -42,7 +42,7 @@ def run_arm(console: Console, study: Study, arm: Arm) -> None:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    sizes, far = len(study.settings.sizes), len(study.settings.far)
+    sizes, far = len(arm.sizes(study.settings.sizes)), len(study.settings.far)
     tests = sum((2 + look.blind) * sizes + look.far * (1 + look.blind) * far for look in arm.looks)
     with Progress(*columns, console=console) as progress:
         said = 0

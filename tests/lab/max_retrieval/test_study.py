@@ -125,3 +125,10 @@ def test_heads_are_dissected_and_shown(tmp_path: Path) -> None:
     assert figures["attention"]["sizes"] == [16, 32]
     assert figures["seeds"] == [0]
     assert study.measure_figures(_PLAIN)["fit"] == figures["fit"]
+
+
+def test_a_thin_arm_leaves_out_sizes_between_others() -> None:
+    thin = Arm("thin", Recipe(), (), thin=True)
+    assert thin.sizes([16, 32, 64, 128, 256, 512]) == [16, 64, 256, 512]
+    assert thin.sizes([16, 100, 1024, 2048]) == [16, 100, 1024, 2048], "no halves and doubles"
+    assert Arm("all", Recipe(), (), largest=64).sizes([16, 32, 64, 128]) == [16, 32, 64]

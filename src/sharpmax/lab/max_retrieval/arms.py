@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sharpmax.lab.max_retrieval.inference import MAIN
@@ -47,12 +48,23 @@ class Arm:
         recipe: How they are trained.
         looks: When and how they are tested.
         largest: The largest size that they are tested at; None is all sizes.
+        thin: Whether a size is left out if they are tested at its half and at its double.
     """
 
     name: str
     recipe: Recipe
     looks: tuple[Look, ...]
     largest: int | None = None
+    thin: bool = False
+
+    def sizes(self, every: Sequence[int]) -> list[int]:
+        """The sizes that they are tested at, of every size of a run in ascending order."""
+        chosen: list[int] = []
+        for n in every:
+            between = self.thin and n / 2 in chosen and 2 * n in every
+            if not between and (self.largest is None or n <= self.largest):
+                chosen.append(n)
+        return chosen
 
 
 def all_arms(steps: int) -> list[Arm]:
@@ -109,9 +121,10 @@ def _details(steps: int) -> list[Arm]:
             "cosine",
             Recipe(steps=half, schedule="cosine"),
             (Look(half, f"cosine+{few}", cosine),),
+            thin=True,
         ),
         *(
-            Arm(name, recipe, (Look(half, name, {"training": MAIN}),))
+            Arm(name, recipe, (Look(half, name, {"training": MAIN}),), thin=True)
             for name, recipe in decays.items()
         ),
     ]
@@ -126,7 +139,7 @@ def _trained(steps: int) -> list[Arm]:
             look = Look(few, f"with-{name}", {"trained": (AS_TRAINED,)})
             # Selection compares every item with every other.
             largest = 4096 if name == "selective" else None
-            arms.append(Arm(f"with-{name}", Recipe(name, steps=few), (look,), largest))
+            arms.append(Arm(f"with-{name}", Recipe(name, steps=few), (look,), largest, thin=True))
     return arms
 
 
@@ -150,5 +163,5 @@ def _beyond(steps: int) -> list[Arm]:
             longer,
             (Look(longer.steps, f"{name}+{many}", beyond, blind=True, far=True),),
         ),
-        Arm("near-ties", alone, (Look(half, f"near-ties+{few}", beyond),)),
+        Arm("near-ties", alone, (Look(half, f"near-ties+{few}", beyond),), thin=True),
     ]

@@ -221,8 +221,8 @@ class Study:
         folder: Path,
         on_testing: Callable[[Look, WeightsKind, int], None],
     ) -> Iterator[Record]:
-        near = list(zip(self.settings.sizes, self.settings.sets, strict=True))
-        near = [(n, sets) for n, sets in near if arm.largest is None or n <= arm.largest]
+        sets_of = dict(zip(self.settings.sizes, self.settings.sets, strict=True))
+        near = [(n, sets_of[n]) for n in arm.sizes(self.settings.sizes)]
         far = list(zip(self.settings.far, self.settings.far_sets, strict=True))
         heads, recipe = load_heads(weights_path(folder, look.step), weights)
         one = [heads.alone(index) for index in range(len(heads.seeds))]
