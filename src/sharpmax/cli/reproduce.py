@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharpmax._extras import require
+from sharpmax.cli._inputs import Resume
 from sharpmax.cli._progress import run_arm
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def max_retrieval(
     output: Annotated[Path, typer.Option(help="Folder for the table and the weights.")] = Path(
         "build/max_retrieval"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")] = False,
+    resume: Resume = False,
     quick: Annotated[
         bool,
         typer.Option(
@@ -140,7 +141,7 @@ def clrs_text(
     output: Annotated[Path, typer.Option(help="Folder for the table and the weights.")] = Path(
         "build/clrs_text"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")] = False,
+    resume: Resume = False,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Every arm, but so short that all is done in a minute."),

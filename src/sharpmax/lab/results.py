@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sharpmax._files import (
     DamagedFile,
@@ -20,8 +21,10 @@ __all__ = [
     "DamagedFile",
     "Refused",
     "SettingsChanged",
+    "check_settings",
     "machine",
     "read_sealed",
+    "refuse_earlier",
     "versions",
     "write_json",
     "write_sealed",
@@ -30,6 +33,35 @@ __all__ = [
 
 class SettingsChanged(Refused):
     """A run was to go on with other settings than it began with."""
+
+
+def check_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """See whether a run may go on.
+
+    Args:
+        before: Settings of what is there.
+        now: Settings that it is to go on with; what they do not name does not matter.
+        path: The file that has those from before.
+
+    Raises:
+        SettingsChanged: A setting is another.
+    """
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise SettingsChanged(
+                f"{path}: the run there has {name} {before.get(name)}, not {value}; go on with the "
+                "same settings, or choose another folder"
+            )
+
+
+def refuse_earlier(folder: Path) -> NoReturn:
+    """Say that a folder holds a run, and what to do.
+
+    Raises:
+        FileExistsError: Always.
+    """
+    what = "holds an earlier run: --resume goes on with it, or choose another folder"
+    raise FileExistsError(0, what, str(folder))
 
 
 def machine() -> dict[str, Any]:

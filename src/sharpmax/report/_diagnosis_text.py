@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -212,6 +213,19 @@ def critical_alt(diagnosis: Diagnosis) -> str:
     some = [length for length in lengths if length is not None]
     least = f"the least is {readable(min(some))} tokens" if some else "all are beyond 10^15"
     return f"Critical length of every head by layer; {least}."
+
+
+def next_commands(diagnosis: Diagnosis) -> str:
+    """What to type to calibrate the model, and to evaluate what came out."""
+    from sharpmax.models._load import SMOLLM2, SMOLLM2_NAME
+
+    known = {SMOLLM2_NAME: SMOLLM2, "": "MODEL"}
+    model = shlex.quote(known.get(diagnosis.model_name, diagnosis.model_name))
+    return (
+        f"sharpmax calibrate {model} --text FITTED_ON.txt --test-text TESTED_ON.txt\n"
+        f"sharpmax evaluate {model} --text TESTED_ON.txt"
+        " --calibration build/calibration/calibration.json"
+    )
 
 
 def next_code(diagnosis: Diagnosis) -> str:

@@ -139,8 +139,11 @@ def _next(diagnosis: Diagnosis) -> str:
     return section(
         "What to do next",
         "<p>Sharpening every head of a model that was trained without it mostly does harm, so let"
-        " held-out text decide. Calibrate: fit the temperature of each head, keep what helps on"
+        " held-out text decide. Calibrate: fit a number or two to each head, keep what helps on"
         " text that it was not fitted on, and leave the model alone if nothing does. Evaluate: see"
-        " what long inputs gain by it. To try it at once on the worst heads:</p>\n",
+        " what long inputs gain by it, and whether controls that sharpen nothing gain as much.</p>"
+        "\n",
+        code(text.next_commands(diagnosis)),
+        "<p>To try it at once on the worst heads:</p>\n",
         code(text.next_code(diagnosis)),
     )

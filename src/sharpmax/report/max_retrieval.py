@@ -374,10 +374,11 @@ def _by_method(table: Results, weights: WeightsKind) -> dict[str, Line]:
 
 
 def _sizes(found: Mapping[Any, Line], what: str) -> list[int]:
+    """The sizes that at least half of the lines have: some arms are tested at fewer than others."""
     sizes = sizes_of(found.values(), up_to=LONGEST)
     if not sizes:
         raise LookupError(f"the results have no {what}")
-    return sizes
+    return [n for n in sizes if 2 * sum(n in line for line in found.values()) >= len(found)]
 
 
 def _published(n: int) -> list[str]:

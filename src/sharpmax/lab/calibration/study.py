@@ -15,7 +15,7 @@ from sharpmax.lab.calibration.cells import Task, check_texts, fitting_splits, wi
 from sharpmax.lab.calibration.changes import certain_gain
 from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.lab.calibration.verdict import PLAIN
-from sharpmax.lab.results import SettingsChanged
+from sharpmax.lab.results import check_settings, refuse_earlier
 from sharpmax.models import Calibration, Splits, Stage, Window, calibrate
 from sharpmax.models._calibrate import TOLERANCE
 from sharpmax.models._families import FamilyName
@@ -100,11 +100,10 @@ class Study:
         self.calibrations: dict[str, Calibration] = {}
         files = sorted((folder / "families").glob("*.json"))
         if not resume and (files or self.evaluation_path.exists()):
-            what = "holds an earlier run: --resume goes on with it, or choose another folder"
-            raise FileExistsError(0, what, str(folder))
+            refuse_earlier(folder)
         for file in files:
             calibration = Calibration.load(file)
-            _compare(calibration.notes.get("settings", {}), settings.to_dict(), file)
+            check_settings(calibration.notes.get("settings", {}), settings.to_dict(), file)
             self.calibrations[file.stem] = calibration
 
     @property
@@ -281,12 +280,3 @@ def check_parts(
     for part, longest in most.items():
         of_part = dict(zip(getattr(names, part), getattr(texts, part), strict=True))
         check_texts(tokenizer, of_part, longest, f", in its part for {_PARTS[part]}")
-
-
-def _compare(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise SettingsChanged(
-                f"{path}: the run there has {name} {before.get(name)}, not {value}; go on with the "
-                "same settings, or choose another folder"
-            )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sharpmax.lab.results import machine, read_sealed, versions, write_sealed
-from sharpmax.lab.significance import bootstrap_interval, paired_p_value
+from sharpmax.lab.significance import paired_p_value
+from sharpmax.lab.tables import OverSeeds, Records
 
 __all__ = ["Record", "Table", "record_of"]
 
@@ -16,7 +16,7 @@ _KIND = "CLRS-Text table, format 1"
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(OverSeeds):
     """The accuracy of a method on an algorithm at a size.
 
     Attributes:
@@ -38,24 +38,6 @@ class Record:
     examples: int
     accuracy: tuple[float, ...]
 
-    @property
-    def mean(self) -> float:
-        """Mean accuracy over seeds."""
-        return sum(self.accuracy) / len(self.accuracy)
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation over seeds (n - 1); 0 for a single seed."""
-        if len(self.accuracy) == 1:
-            return 0.0
-        squares = sum((value - self.mean) ** 2 for value in self.accuracy)
-        return float((squares / (len(self.accuracy) - 1)) ** 0.5)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Bootstrap interval of the mean over seeds, 95%."""
-        return bootstrap_interval(self.accuracy)
-
 
 def record_of(data: dict[str, Any]) -> Record:
     """The record that plain data describes."""
@@ -64,7 +46,7 @@ def record_of(data: dict[str, Any]) -> Record:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Records[Record]):
     """All records of an experiment, and what they come from.
 
     Attributes:
@@ -88,27 +70,6 @@ class Table:
         default_factory=lambda: versions(("numpy", "torch", "transformers", "dm-clrs", "scipy"))
     )
     machine: dict[str, Any] = field(default_factory=machine)
-
-    def select(self, **values: object) -> Iterator[Record]:
-        """Records whose fields have these values.
-
-        Args:
-            **values: Names of fields of `Record`, and what they are to be.
-        """
-        for record in self.records:
-            if all(getattr(record, name) == value for name, value in values.items()):
-                yield record
-
-    def find(self, **values: object) -> Record:
-        """The one record whose fields have these values.
-
-        Raises:
-            LookupError: There is no such record, or more than one.
-        """
-        found = list(self.select(**values))
-        if len(found) != 1:
-            raise LookupError(f"expected one record with {values}, found {len(found)}")
-        return found[0]
 
     def is_seen(self, record: Record) -> bool:
         """Whether a size is among those of training."""

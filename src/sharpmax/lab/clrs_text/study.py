@@ -20,7 +20,7 @@ from sharpmax.lab.clrs_text.inference import applied, rule_of
 from sharpmax.lab.clrs_text.recipe import Recipe
 from sharpmax.lab.clrs_text.records import Record, Table
 from sharpmax.lab.clrs_text.training import Progress, Training, load_trained, train
-from sharpmax.lab.results import SettingsChanged, read_sealed, write_sealed
+from sharpmax.lab.results import check_settings, read_sealed, refuse_earlier, write_sealed
 from sharpmax.tasks.clrs_text import Example, HeldOut, held_out
 
 __all__ = ["ENTROPY", "Settings", "Study", "load_entropy", "steps_within"]
@@ -123,11 +123,10 @@ class Study:
         )
         exists = self.table_path.exists()
         if not resume and (exists or (folder / "weights").exists()):
-            what = "holds an earlier run: --resume goes on with it, or choose another folder"
-            raise FileExistsError(0, what, str(folder))
+            refuse_earlier(folder)
         if exists:
             before = Table.load(self.table_path)
-            _compare(before.settings, settings.to_dict(), self.table_path)
+            check_settings(before.settings, settings.to_dict(), self.table_path)
             self.table = replace(
                 self.table,
                 command=_together(before.command, command),
@@ -166,7 +165,7 @@ class Study:
             steps = steps_within(recipe, minutes)
             write_sealed(path, _BUDGET, {"minutes": minutes, "steps": steps})
         found = read_sealed(path, _BUDGET)
-        _compare(found, {"minutes": minutes}, path)
+        check_settings(found, {"minutes": minutes}, path)
         return int(found["steps"])
 
     def run(
@@ -188,7 +187,7 @@ class Study:
         """
         recipe = arm.recipe.to_dict()
         if arm.name in self.table.recipes:
-            _compare(self.table.recipes[arm.name], recipe, self.table_path)
+            check_settings(self.table.recipes[arm.name], recipe, self.table_path)
         methods = arm.methods or (arm.recipe.attention,)
         named = {"trained_with": arm.recipe.attention, "tokenizer": _tokens(arm.recipe)}
         missing = [
@@ -214,7 +213,7 @@ class Study:
                     }
                     write_sealed(kept, _ACCURACY, content)
                 data = read_sealed(kept, _ACCURACY)
-                _compare(data["settings"], self.settings.to_dict(), kept)
+                check_settings(data["settings"], self.settings.to_dict(), kept)
                 by_method[method].append(data["accuracy"])
         records = [
             Record(
@@ -333,12 +332,3 @@ def _together(before: str, command: str) -> str:
 
 def _tokens(recipe: Recipe) -> str:
     return "own tokens" if recipe.model else recipe.tokenizer
-
-
-def _compare(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise SettingsChanged(
-                f"{path}: the run there has {name} {before.get(name)}, not {value}; go on with the "
-                "same settings, or choose another folder"
-            )

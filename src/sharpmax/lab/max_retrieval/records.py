@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from sharpmax.lab.results import machine, read_sealed, versions, write_sealed
-from sharpmax.lab.significance import bootstrap_interval, paired_p_value
+from sharpmax.lab.significance import paired_p_value
+from sharpmax.lab.tables import OverSeeds, Records
 
 __all__ = ["Group", "Record", "Table", "WeightsKind"]
 
@@ -19,7 +19,7 @@ _KIND = "max-retrieval table, format 1"
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(OverSeeds):
     """The accuracy of a method at a size.
 
     Attributes:
@@ -43,24 +43,6 @@ class Record:
     sets: int
     accuracy: tuple[float, ...]
 
-    @property
-    def mean(self) -> float:
-        """Mean accuracy over seeds."""
-        return sum(self.accuracy) / len(self.accuracy)
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation over seeds (n - 1); 0 for a single seed."""
-        if len(self.accuracy) == 1:
-            return 0.0
-        squares = sum((value - self.mean) ** 2 for value in self.accuracy)
-        return float((squares / (len(self.accuracy) - 1)) ** 0.5)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Bootstrap interval of the mean over seeds, 95%."""
-        return bootstrap_interval(self.accuracy)
-
 
 def record_of(data: dict[str, Any]) -> Record:
     """The record that plain data describes."""
@@ -68,7 +50,7 @@ def record_of(data: dict[str, Any]) -> Record:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Records[Record]):
     """All records of an experiment, and what they come from.
 
     Attributes:
@@ -90,27 +72,6 @@ class Table:
     )
     machine: dict[str, Any] = field(default_factory=machine)
     settings: dict[str, Any] = field(default_factory=dict)
-
-    def select(self, **values: object) -> Iterator[Record]:
-        """Records whose fields have these values.
-
-        Args:
-            **values: Names of fields of `Record`, and what they are to be.
-        """
-        for record in self.records:
-            if all(getattr(record, name) == value for name, value in values.items()):
-                yield record
-
-    def find(self, **values: object) -> Record:
-        """The one record whose fields have these values.
-
-        Raises:
-            LookupError: There is no such record, or more than one.
-        """
-        found = list(self.select(**values))
-        if len(found) != 1:
-            raise LookupError(f"expected one record with {values}, found {len(found)}")
-        return found[0]
 
     def p_value(self, record: Record, method: str) -> float | None:
         """Paired p-value of a record against another method: same weights, same sets, same seeds.

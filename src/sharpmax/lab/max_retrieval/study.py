@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ from sharpmax.lab.max_retrieval.training import (
     train,
     weights_path,
 )
-from sharpmax.lab.results import SettingsChanged, read_sealed, write_sealed
+from sharpmax.lab.results import check_settings, read_sealed, refuse_earlier, write_sealed
 from sharpmax.lab.timing import thread_count
 
 __all__ = ["Settings", "Study"]
@@ -98,11 +98,10 @@ class Study:
         self.table = Table(command, settings.seeds, {}, (), settings=settings.to_dict())
         exists = self.table_path.exists()
         if not resume and (exists or (folder / "weights").exists()):
-            what = "holds an earlier run: --resume goes on with it, or choose another folder"
-            raise FileExistsError(0, what, str(folder))
+            refuse_earlier(folder)
         if exists:
             before = Table.load(self.table_path)
-            _compare(before.settings, settings.to_dict(), self.table_path)
+            check_settings(before.settings, settings.to_dict(), self.table_path)
             self.table = replace(self.table, recipes=before.recipes, records=before.records)
 
     @property
@@ -132,7 +131,7 @@ class Study:
         }
         if recipes.keys() <= self.table.recipes.keys():
             for name, recipe in recipes.items():
-                _compare(self.table.recipes[name], recipe, self.table_path)
+                check_settings(self.table.recipes[name], recipe, self.table_path)
             return
         folder = self.folder / "weights" / arm.name
         keep = [look.step for look in arm.looks]
@@ -150,7 +149,7 @@ class Study:
                     }
                     write_sealed(kept, _RECORDS, content)
                 data = read_sealed(kept, _RECORDS)
-                _compare(data["settings"], self.settings.to_dict(), kept)
+                check_settings(data["settings"], self.settings.to_dict(), kept)
                 records += map(record_of, data["records"])
         self.table = replace(
             self.table,
@@ -295,12 +294,3 @@ def _blind(heads: Heads) -> _Test:
 def _calibration(head: Answering) -> Tensor:
     """Logits of sets without labels; no more items in a set than training had."""
     return head.logits(unlabelled_sets(16))
-
-
-def _compare(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    for name, value in now.items():
-        if before.get(name) != value:
-            raise SettingsChanged(
-                f"{path}: the run there has {name} {before.get(name)}, not {value}; go on with the "
-                "same settings, or choose another folder"
-            )
