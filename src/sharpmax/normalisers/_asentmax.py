@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from sharpmax.normalisers._entmax import Entmax
 from sharpmax.normalisers._normaliser import promoted, seen, visible_count
-from sharpmax.normalisers._parameters import check_heads, check_number, check_whole
+from sharpmax.normalisers._parameters import check_heads, check_number, check_whole, mapped
 
 
 class ASEntmax(Entmax):
@@ -55,8 +55,8 @@ class ASEntmax(Entmax):
     ) -> Tensor:
         check_heads("query", query, self.heads, self.width)
         logits, values = self.logits(query, key, scale), promoted(query)
-        beta = F.softplus(values @ self.to_beta.to(values.dtype))
-        gamma = self.reach * torch.tanh(values @ self.to_gamma.to(values.dtype))
+        beta = F.softplus(mapped(values, self.to_beta))
+        gamma = self.reach * torch.tanh(mapped(values, self.to_gamma))
         length = visible_count(seen(logits, visible)).to(values.dtype).log1p()
         return self.weights((self.delta + beta * length**gamma) * logits, visible).to(query.dtype)
 

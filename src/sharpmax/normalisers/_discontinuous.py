@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, promoted
-from sharpmax.normalisers._parameters import Generators, check_heads, check_whole, drawn
+from sharpmax.normalisers._parameters import Generators, check_heads, check_whole, drawn, mapped
 
 
 class Discontinuous(Normaliser):
@@ -54,11 +54,10 @@ class Discontinuous(Normaliser):
     def logits(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
         check_heads("key", key, self.heads, self.width)
         values = promoted(key)
-        inner, bias, outer = (x.to(values.dtype) for x in (self.inner, self.bias, self.outer))
-        before = values @ inner + bias
+        before = mapped(values, self.inner) + self.bias.to(values.dtype)
         slope = torch.sigmoid(before)
         step = (before > 0).to(slope.dtype) + (slope - slope.detach())
-        return super().logits(query, values + step @ outer, scale)
+        return super().logits(query, values + mapped(step, self.outer), scale)
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         values, visible = prepared(logits, visible)

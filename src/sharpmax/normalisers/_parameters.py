@@ -26,6 +26,14 @@ def drawn(
     return torch.stack([draw(shape, generator=each) for each in generator])
 
 
+def mapped(values: Tensor, weight: Tensor) -> Tensor:
+    """A map of its own for each head: [..., heads, length, width] by [heads, width, out].
+
+    As `values @ weight`, but without a copy of the weights for every entry of a batch.
+    """
+    return torch.einsum("...hlw,hwo->...hlo", values, weight.to(values.dtype))
+
+
 def check_whole(name: str, value: Any, at_least: int = 1) -> int:
     """`value`, or an error that names the argument."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, promoted, seen
-from sharpmax.normalisers._parameters import Generators, check_heads, check_whole, drawn
+from sharpmax.normalisers._parameters import Generators, check_heads, check_whole, drawn, mapped
 
 BLOCK = 256
 """How many keys select at a time."""
@@ -69,8 +69,8 @@ class Selective(Normaliser):
 
     def masking(self, key: Tensor, visible: Tensor) -> Tensor:
         """F of rows that see `visible`, [batch, heads, queries, keys]."""
-        selecting = key @ self.selecting.to(key.dtype) / math.sqrt(self.rank)
-        selected = key @ self.selected.to(key.dtype)
+        selecting = mapped(key, self.selecting) / math.sqrt(self.rank)
+        selected = mapped(key, self.selected)
         total = torch.zeros(visible.shape, dtype=key.dtype, device=key.device)
         for start in range(0, key.shape[-2], BLOCK):
             block = slice(start, start + BLOCK)
