@@ -105,10 +105,11 @@ def quiet(bars: bool) -> Iterator[None]:
         bars: Whether their progress bars are shown, as for a download.
     """
     from huggingface_hub.utils import logging as hub_logging
-    from transformers import modeling_gguf_pytorch_utils as gguf
+    from transformers import modeling_gguf_pytorch_utils as gguf_files
     from transformers.utils import logging as library_logging
 
     logging: Any = library_logging
+    gguf: Any = gguf_files
     before = [(each, each.get_verbosity()) for each in (logging, hub_logging)]
     shown = logging.is_progress_bar_enabled()
     for each, _ in before:

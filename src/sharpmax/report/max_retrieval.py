@@ -67,6 +67,9 @@ _HEADLINE: Final = (16, 64, 256, 1024, 4096, 16384)
 _FORETOLD: Final = (1024, 16384)
 """Sizes at which the accuracy of hard attention is foretold."""
 
+_MOST: Final = 0.9
+"""A size has a column if such a share of the lines has it."""
+
 _RECALLED: Final = frozenset({32, 8192})
 """Sizes at which the paper's figures are recalled and not confirmed in a source."""
 
@@ -374,11 +377,11 @@ def _by_method(table: Results, weights: WeightsKind) -> dict[str, Line]:
 
 
 def _sizes(found: Mapping[Any, Line], what: str) -> list[int]:
-    """The sizes that at least half of the lines have: some arms are tested at fewer than others."""
+    """The sizes that nearly all lines have: some arms are tested at fewer than others."""
     sizes = sizes_of(found.values(), up_to=LONGEST)
     if not sizes:
         raise LookupError(f"the results have no {what}")
-    return [n for n in sizes if 2 * sum(n in line for line in found.values()) >= len(found)]
+    return [n for n in sizes if sum(n in line for line in found.values()) >= _MOST * len(found)]
 
 
 def _published(n: int) -> list[str]:
