@@ -61,7 +61,9 @@ def test_labels_stay_inside_and_apart(ends: list[float]) -> None:
 def test_lines_are_named_with_their_last_accuracy(table: Table, tmp_path: Path, group: Any) -> None:
     words = _words(draw_accuracy(table, tmp_path / "accuracy.svg", group, "last"))
     for record in table.select(group=group, weights="last", n=4096):
-        assert f"{look(record.method).label}  {percent(record.mean)}" in words
+        # Of what goes beyond, the figure has the methods that matter, and the table the rest.
+        drawn = (group, record.method) != ("beyond", "hard")
+        assert (f"{look(record.method).label}  {percent(record.mean)}" in words) == drawn
     assert "4,096" in words
     assert "chance" in words
     assert "Last iterate; 3 seeds" in words

@@ -377,11 +377,12 @@ def _by_method(table: Results, weights: WeightsKind) -> dict[str, Line]:
 
 
 def _sizes(found: Mapping[Any, Line], what: str) -> list[int]:
-    """The sizes that nearly all lines have: some arms are tested at fewer than others."""
+    """The sizes that nearly all lines have, if there are any; some arms are tested at fewer."""
     sizes = sizes_of(found.values(), up_to=LONGEST)
     if not sizes:
         raise LookupError(f"the results have no {what}")
-    return [n for n in sizes if sum(n in line for line in found.values()) >= _MOST * len(found)]
+    have = {n: sum(n in line for line in found.values()) for n in sizes}
+    return [n for n in sizes if have[n] >= _MOST * len(found)] or sizes
 
 
 def _published(n: int) -> list[str]:
