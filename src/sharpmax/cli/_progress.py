@@ -1,4 +1,4 @@
-"""Progress bars of trainings and tests, and quiet where others would speak."""
+"""Progress bars of trainings, and quiet where others would speak."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
 
-    from sharpmax.lab.max_retrieval.arms import Arm, Look
-    from sharpmax.lab.max_retrieval.study import Study
-
-__all__ = ["Bars", "quiet", "run_arm"]
+__all__ = ["Bars", "quiet"]
 
 
 class Bars:
@@ -64,37 +61,6 @@ class Bars:
         """A line for a file; a terminal has the bars."""
         if not self._console.is_terminal:
             self._console.print(line, highlight=False)
-
-
-def run_arm(console: Console, study: Study, arm: Arm) -> None:
-    """Train and test an arm of max retrieval behind progress bars.
-
-    Args:
-        console: Where to draw.
-        study: The run that the arm belongs to.
-        arm: What to train and test.
-    """
-    from sharpmax.lab.max_retrieval import training
-
-    sizes, far = len(arm.sizes(study.settings.sizes)), len(study.settings.far)
-    tests = sum((2 + look.blind) * sizes + look.far * (1 + look.blind) * far for look in arm.looks)
-    bars = Bars(console)
-    with bars.progress:
-        trained = bars.add(f"{arm.name}: train", arm.recipe.steps)
-        tested = bars.add(f"{arm.name}: test", tests)
-
-        def on_training(at: training.Progress) -> None:
-            bars.step(trained, at.step, at.steps, f"loss {at.loss:.4f}")
-
-        def on_testing(look: Look, weights: str, n: int) -> None:
-            note = f"{weights} weights, n = {n:,}"
-            bars.progress.update(trained, completed=arm.recipe.steps)
-            bars.progress.update(tested, advance=1, note=note)
-            bars.say(f"{arm.name}: testing {look.recipe}, {note}")
-
-        study.run(arm, on_training, on_testing)
-        bars.progress.update(trained, completed=arm.recipe.steps)
-        bars.progress.update(tested, completed=tests, note="")
 
 
 @contextmanager

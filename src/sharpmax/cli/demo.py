@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharpmax._extras import require
-from sharpmax.cli._progress import run_arm
+from sharpmax.cli._max_retrieval import run_arm
 
 if TYPE_CHECKING:
     from rich.table import Table

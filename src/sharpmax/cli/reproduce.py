@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sharpmax._extras import require
 from sharpmax.cli._inputs import Resume
-from sharpmax.cli._progress import run_arm
-
-if TYPE_CHECKING:
-    from sharpmax.lab.max_retrieval.arms import Arm
-    from sharpmax.lab.max_retrieval.study import Settings
+from sharpmax.cli._max_retrieval import FAR, SIZES, chosen_arms, run_arm, whole_command
 
 __all__ = ["reproduce"]
 
@@ -24,8 +20,6 @@ reproduce = typer.Typer(
     no_args_is_help=True,
 )
 
-_SIZES = "16,32,64,128,256,512,1024,2048,4096,8192,16384"
-_FAR = "65536,262144,1048576"
 _POSITIONS = "none"
 _RANK = 8
 
@@ -34,10 +28,10 @@ _RANK = 8
 def max_retrieval(
     seeds: Annotated[int, typer.Option(min=1, help="Number of heads, seeds 0, 1, …")] = 10,
     steps: Annotated[int, typer.Option(min=2, help="Batches of a standard training.")] = 40_000,
-    sizes: Annotated[str, typer.Option(help="Items in a test set, with commas.")] = _SIZES,
+    sizes: Annotated[str, typer.Option(help="Items in a test set, with commas.")] = SIZES,
     far: Annotated[
         str, typer.Option(help="Further sizes, for what goes beyond, in double precision.")
-    ] = _FAR,
+    ] = FAR,
     arms: Annotated[
         str, typer.Option(help="Which trainings, with commas; 'list' lists them.")
     ] = "all",
@@ -82,9 +76,9 @@ def max_retrieval(
             typer.echo(name)
         return
     keep_freed_memory()
-    asked = _chosen(known, arms)
+    asked = chosen_arms(known, arms)
     console = Console()
-    study = Study(output, settings, _command(settings, output, quick), resume=resume)
+    study = Study(output, settings, whole_command(settings, output, quick), resume=resume)
     for arm in asked:
         run_arm(console, study, arm)
         with console.status("Measuring what the figures show"):
@@ -296,18 +290,6 @@ def figures(
         say(f"Written: {path}")
 
 
-def _chosen(known: dict[str, Arm], names: str) -> list[Arm]:
-    if names == "all":
-        return list(known.values())
-    for name in names.split(","):
-        if name not in known:
-            raise typer.BadParameter(
-                f"expected 'all', 'list', or some of {', '.join(known)}; got {name!r}",
-                param_hint="--arms",
-            )
-    return [known[name] for name in names.split(",")]
-
-
 def _numbers(option: str, sizes: str) -> tuple[int, ...]:
     try:
         numbers = tuple(int(size) for size in sizes.split(","))
@@ -319,16 +301,3 @@ def _numbers(option: str, sizes: str) -> tuple[int, ...]:
             param_hint=option,
         )
     return tuple(sorted(numbers))
-
-
-def _command(settings: Settings, output: Path, quick: bool) -> str:
-    """The command that makes the whole table."""
-    if quick:
-        return "sharpmax reproduce max-retrieval --quick"
-    sizes = ",".join(map(str, settings.sizes))
-    options = [f"--seeds {len(settings.seeds)}", f"--steps {settings.steps}"]
-    far = ",".join(map(str, settings.far))
-    options += [f"--sizes {sizes}"] if sizes != _SIZES else []
-    options += [f"--far {far}"] if far != _FAR else []
-    folder = [] if output.is_absolute() else [f"--output {output}"]
-    return " ".join(["sharpmax reproduce max-retrieval", *options, *folder])

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sharpmax.lab.checkpoint import read_tensors, write_tensors
 from sharpmax.lab.clrs_text.attention import TrainedIn
 from sharpmax.lab.clrs_text.data import batches, training_examples
 from sharpmax.lab.clrs_text.model import answer_logits, prepared
 from sharpmax.lab.clrs_text.recipe import Recipe
-from sharpmax.lab.max_retrieval.checkpoint import read_tensors, write_tensors
 from sharpmax.lab.results import SettingsChanged
 
 __all__ = ["Progress", "Training", "train"]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sharpmax.lab.max_retrieval.checkpoint import read_tensors, write_tensors
+from sharpmax.lab.checkpoint import read_tensors, write_tensors
 from sharpmax.lab.max_retrieval.head import Heads
 from sharpmax.lab.max_retrieval.methods import normaliser
 from sharpmax.lab.max_retrieval.recipe import Recipe
