@@ -51,7 +51,7 @@ def test_measures_itself_and_writes_a_report(
 def test_a_text_and_its_pieces(model: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("To be, or not to be? " * 30, encoding="utf-8")
-    options = ["--text", book, "--sink", "--rows", "5", "--json", "a.json"]
+    options = ["--text", book, "--sink", "--rows", "5", "--json", "a.json", "--pictures", "drawn"]
     assert _run(model, *options, "--lengths", "100,200", "--inputs", "3") == 0
     diagnosis = Diagnosis.from_json("a.json")
     assert (diagnosis.inputs, diagnosis.sink, diagnosis.rows) == (3, True, 5)
@@ -62,6 +62,8 @@ def test_a_text_and_its_pieces(model: Path, tmp_path: Path) -> None:
     book.write_text("To be, or not to be?", encoding="utf-8")
     assert _run(model, *options) == 0
     assert Diagnosis.from_json("a.json").lengths == (10, 20)
+    drawn = {path.name for path in Path("drawn").iterdir()}
+    assert drawn == {"slopes.png", "entropy.png", "critical.png"}
 
 
 def test_the_prompt_of_the_paper(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

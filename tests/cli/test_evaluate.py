@@ -82,6 +82,9 @@ def test_a_run_goes_on_with_more(model: Path, capsys: pytest.CaptureFixture[str]
     assert "--resume goes on with it" in capsys.readouterr().err
     assert _run(model, *some, "--calibration", "warm.json", "--resume") == 0
     assert "evaluated 1 of 6: passkey at 120, warm" in capsys.readouterr().out
+    first, second = Evaluation.load(Path("out/evaluation.json")).command.splitlines()
+    assert "--calibration" not in first
+    assert "--calibration warm.json" in second
     # Another file under the same name is another arm.
     Path("warm.json").write_bytes(Path("loud.json").read_bytes())
     assert _run(model, *some, "--calibration", "warm.json", "--resume") == 1
@@ -111,6 +114,7 @@ def test_an_interrupt_says_how_to_go_on(
         (["--lengths", "510"], 1, "at most the 512 positions of LlamaForCausalLM, got 515"),
         (["--text", "short.txt"], 1, "short.txt: expected at least 150 tokens, the longest"),
         (["--tasks", "passkey,sums"], 2, "--tasks: expected some of passkey, key-value, maximum"),
+        (["--wordings", "odd"], 2, "--wordings: expected some of usual, unseen"),
     ],
 )
 def test_bad_arguments_are_one_line(

@@ -114,7 +114,7 @@ def test_nothing_to_keep_and_steps_are_told() -> None:
     assert found.chosen is None
     assert found.candidates == ()
     most = 1 + len(PATH) + len(SHARES) * len(SCALES)
-    assert told == [(step, most) for step in range(1, 5)]
+    assert told == [(step, most) for step in range(1, len(PATH) + 2)]
 
 
 def test_the_error_of_a_difference_is_over_contexts() -> None:

@@ -70,6 +70,9 @@ def diagnose(
         "build/diagnosis.html"
     ),
     json: Annotated[Path | None, typer.Option(help="Where to write all figures, as JSON.")] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Folder for the pictures of the report as files, too.")
+    ] = None,
 ) -> None:
     """Measure how far the attention of every head of MODEL spreads as its inputs grow.
 
@@ -83,7 +86,7 @@ def diagnose(
     if text is not None and prompt is not None:
         raise typer.BadParameter("expected a text or a prompt, got both", param_hint="--text")
     words = None if prompt is not None else _read(text)
-    for folder in {output.parent, (json or output).parent}:
+    for folder in {output.parent, (json or output).parent, pictures or output.parent}:
         # Before the work, so that a folder that cannot be written is not found out after it.
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -92,6 +95,7 @@ def diagnose(
 
     from sharpmax.models import load_model
     from sharpmax.models._load import SMOLLM2
+    from sharpmax.report.diagnosis_page import draw_diagnosis
 
     console = Console()
     here = model == SMOLLM2 or Path(model).exists()
@@ -108,7 +112,9 @@ def diagnose(
     measured = replace(measured, source=source)
     with console.status("Drawing"):
         report = measured.to_html(output)
+        drawn = {} if pictures is None else draw_diagnosis(pictures, measured)
     lines = [measured.summary(limit=_SHOWN), ""]
+    lines += [f"Picture: {path}" for path in drawn.values()]
     lines += [] if json is None else [f"Figures: {measured.to_json(json)}"]
     for line in (*lines, f"Report: {report}"):
         console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -49,6 +49,10 @@ def evaluate(
     lengths: Annotated[
         str, typer.Option(help="Tokens of the prompts and windows, with commas.")
     ] = "1024,2048,4096",
+    wordings: Annotated[
+        str,
+        typer.Option(help="Of passkey and key-value: usual, unseen by any fit, or both."),
+    ] = "usual,unseen",
     text: Annotated[
         list[Path] | None,
         typer.Option(
@@ -88,11 +92,12 @@ def evaluate(
     # Imported when the command runs, so that --help answers at once.
     from rich.console import Console
 
-    from sharpmax.lab.calibration.cells import TASKS, cells_of, check_texts
+    from sharpmax.lab.calibration.cells import TASKS, WORDINGS, cells_of, check_texts
     from sharpmax.lab.calibration.evaluation import Evaluation, Settings, check_cells
     from sharpmax.lab.calibration.study import arms_of
 
     chosen_tasks = names("--tasks", tasks, TASKS)
+    chosen_wordings = names("--wordings", wordings, WORDINGS)
     texts = texts or own_text()
     console = Console()
     # Before the work, so that a folder that cannot be written is not found out after it.
@@ -109,7 +114,7 @@ def evaluate(
     )
     path = output / "evaluation.json"
     evaluation = Evaluation.open(path, settings, command_of(context), resume=resume)
-    cells = cells_of(chosen_tasks, chosen_lengths)
+    cells = cells_of(chosen_tasks, chosen_lengths, chosen_wordings)
     arms = arms_of(calibrations, controls=controls)
     with quiet(bars=False), said(), going_on(console, output):
         with console.status("Reading the texts"):

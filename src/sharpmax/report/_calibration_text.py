@@ -242,7 +242,7 @@ def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> di
         "Texts of the test": "; ".join(
             f"{name}, {size:,} characters" for name, size in settings.texts.items()
         ),
-        "Command": evaluation.command,
+        "Commands": "; ".join(evaluation.command.splitlines()),
         "Machine": ", ".join(
             f"{evaluation.machine[name]}" for name in ("processor", "system", "architecture")
         ),

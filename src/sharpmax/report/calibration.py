@@ -250,7 +250,8 @@ def _rows(
 
 def _source(evaluation: Evaluation) -> str:
     settings = evaluation.settings
+    commands = " and ".join(f"`{command}`" for command in evaluation.command.splitlines())
     return (
         f"{settings.model}; {settings.questions:,} questions in {settings.contexts:,} contexts and"
-        f" {settings.windows:,} windows a cell at the most. Written by `{evaluation.command}`."
+        f" {settings.windows:,} windows a cell at the most. Written by {commands}."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from sharpmax._extras import require
 from sharpmax.report import _diagnosis_text as text
@@ -27,7 +27,7 @@ from sharpmax.report.diagnosis_slopes import draw_slopes
 if TYPE_CHECKING:
     from sharpmax.models import Diagnosis
 
-__all__ = ["write_diagnosis_page"]
+__all__ = ["draw_diagnosis", "write_diagnosis_page"]
 
 _MANY: Final = 400
 """From so many heads on, pictures are of points: as lines and shapes they would be too large."""
@@ -72,19 +72,39 @@ def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
     return write_html(path, title, sections)
 
 
-def _pictures(diagnosis: Diagnosis) -> dict[str, str]:
+def draw_diagnosis(
+    folder: Path, diagnosis: Diagnosis, suffix: Literal[".png", ".svg"] = ".png"
+) -> dict[str, Path]:
+    """Draw all pictures of a diagnosis.
+
+    Args:
+        folder: Where to write.
+        diagnosis: What was measured.
+        suffix: The kind of picture.
+
+    Returns:
+        The files by name: slopes, entropy and critical.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
     matplotlib = require("matplotlib", extra="lab", what="drawing a figure")
-    suffix = ".svg" if len(diagnosis.heads) < _MANY else ".png"
     drawn = {
         "slopes": draw_slopes(diagnosis),
         "entropy": draw_entropy(diagnosis),
         "critical": draw_critical_lengths(diagnosis),
     }
-    with TemporaryDirectory() as folder, matplotlib.rc_context(_style.SETTINGS):
+    with matplotlib.rc_context(_style.SETTINGS):
         return {
-            name: picture(_style.save(figure, Path(folder) / f"{name}{suffix}"))
-            for name, figure in drawn.items()
+            name: _style.save(figure, folder / f"{name}{suffix}") for name, figure in drawn.items()
         }
+
+
+def _pictures(diagnosis: Diagnosis) -> dict[str, str]:
+    with TemporaryDirectory() as folder:
+        many = len(diagnosis.heads) >= _MANY
+        files = draw_diagnosis(Path(folder), diagnosis, ".png" if many else ".svg")
+        return {name: picture(file) for name, file in files.items()}
 
 
 def _heads(diagnosis: Diagnosis) -> str:

@@ -103,6 +103,10 @@ def test_cells_of_tasks_and_lengths() -> None:
     cells = cells_of(TASKS, [64, 128])
     assert len(cells) == 2 * 6
     assert {cell.task for cell in cells if cell.wording == "unseen"} == {"passkey", "key-value"}
+    assert cells_of(["passkey", "text"], [64], ["unseen"]) == [
+        Cell("passkey", 64, "unseen"),
+        Cell("text", 64),
+    ]
     with pytest.raises(ValueError, match="tasks: expected some of passkey, key-value, maximum"):
         Cell("minimum", 64)
 

@@ -14,6 +14,7 @@ from sharpmax.tasks.questions import Question, Tokenizer, encode
 
 __all__ = [
     "TASKS",
+    "WORDINGS",
     "Cell",
     "Task",
     "Wording",
@@ -29,6 +30,7 @@ Task = Literal["passkey", "key-value", "maximum", "text"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
 Wording = Literal["usual", "unseen"]
+WORDINGS: tuple[Wording, ...] = get_args(Wording)
 
 # Contexts of a task at a length begin at a multiple of this, so that no two share a number.
 _APART = 1_000_000
@@ -53,19 +55,26 @@ class Cell:
             raise ValueError(f"tasks: expected some of {', '.join(TASKS)}, got {self.task!r}")
 
 
-def cells_of(tasks: Sequence[Task], lengths: Sequence[int]) -> list[Cell]:
-    """All cells of some tasks at some lengths: what is worded is asked in either wording.
+def cells_of(
+    tasks: Sequence[Task], lengths: Sequence[int], wordings: Sequence[Wording] = WORDINGS
+) -> list[Cell]:
+    """All cells of some tasks at some lengths.
+
+    Args:
+        tasks: Which tasks.
+        lengths: Tokens of the prompts or windows.
+        wordings: How passkeys and pairs are asked for; the other tasks have one wording.
 
     Example:
         >>> [(cell.task, cell.wording) for cell in cells_of(["passkey", "text"], [512])]
         [('passkey', 'usual'), ('passkey', 'unseen'), ('text', 'usual')]
     """
+    worded = ("passkey", "key-value")
     return [
         Cell(task, length, wording)
         for length in lengths
         for task in tasks
-        for wording in get_args(Wording)
-        if wording == "usual" or task in ("passkey", "key-value")
+        for wording in (wordings if task in worded else WORDINGS[:1])
     ]
 
 

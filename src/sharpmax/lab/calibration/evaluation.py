@@ -106,7 +106,7 @@ class Evaluation:
     Attributes:
         path: The file.
         settings: What all cells have in common.
-        command: How to make it again.
+        command: How to make it again: a line a command, where it went on with others.
         results: What is there so far.
         arms: What was done to the model, by name, as plain data.
         versions: Of the software.
@@ -145,6 +145,8 @@ class Evaluation:
                 f"{path}: the evaluation there has {found.settings}, not {settings}; go on with "
                 "the same settings, or choose another file"
             )
+        if command not in found.command.splitlines():
+            found.command += f"\n{command}"
         return found
 
     @classmethod
