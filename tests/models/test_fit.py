@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -101,19 +102,19 @@ def test_every_group_comes_once_before_any_comes_again() -> None:
     assert order[:5] != order[5:10]
 
 
-def test_a_mean_is_over_items_and_not_over_groups() -> None:
-    windows = some_windows(3)
+def test_every_context_counts_once() -> None:
+    windows = [
+        replace(window, context=context)
+        for window, context in zip(some_windows(4), (0, 0, 0, 1), strict=True)
+    ]
 
-    def uneven(_: Any, items: Sequence[Any]) -> torch.Tensor:
+    def own(_: Any, items: Sequence[Any]) -> torch.Tensor:
         return torch.tensor([float(item.context) for item in items], requires_grad=True)
 
-    part = Part(uneven, windows, 1, key=lambda window: window.context == 0)
+    part = Part(own, windows, 2, key=lambda window: window.context)
     with opened(tiny(), "gain") as (sharpened, family):
-        numbers = family.neutral()
-        with pytest.raises(AssertionError):
-            # The losses do not depend on the numbers, so there is no derivative.
-            gradients(sharpened, family, numbers, part)
-        assert evaluate(sharpened, family, numbers, part).mean == 1.0
+        assert fit(sharpened, family, [part], **{**OPTIONS, "steps": 1}).losses == [[0.5]]
+        assert evaluate(sharpened, family, family.neutral(), part).mean == 0.5
 
 
 def _fail_while_frozen(model: torch.nn.Module) -> None:

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -75,8 +74,9 @@ def calibrate(
     gradient through the attention on the first part of the data. On the second part, heads whose
     change does not help are set back, and no more of the rest is kept than leaves the loss on
     ordinary text as it is, within the tolerance. The third part gives the figures in `before` and
-    `after`, with intervals in `notes["test"]`; nothing is chosen by it. If nothing holds, the
-    calibration is empty: leave this model alone.
+    `after`, with intervals in `notes["test"]`; nothing is chosen by it. Every context counts once,
+    however many questions it has. If nothing holds, the calibration is empty: leave this model
+    alone.
 
     That the objective falls does not show that sharpening did it: compare with the family "gain",
     which changes no temperature, as `sharpmax calibrate` does.
@@ -285,14 +285,14 @@ def _test(
 
 
 def _figures(before: Losses, after: Losses) -> dict[str, Any]:
-    change = np.subtract(after.values, before.values).tolist()
+    change = (after.by_context - before.by_context).tolist()
     return {
         "before": before.mean,
         "after": after.mean,
-        "change": float(np.mean(change)),
-        "interval": clustered_interval(change, before.contexts),
-        "items": len(change),
-        "contexts": len(set(before.contexts)),
+        "change": sum(change) / len(change),
+        "interval": clustered_interval(change, range(len(change))),
+        "items": len(before.values),
+        "contexts": len(change),
     }
 
 

@@ -109,7 +109,7 @@ def fit(
 def gradients(
     sharpened: Sharpened, family: Family, numbers: Tensor, part: Part
 ) -> tuple[float, Tensor]:
-    """The mean loss of all items of a part, and its derivative by the numbers."""
+    """The mean loss over all groups of a part, and its derivative by the numbers."""
     at = numbers.detach().clone().requires_grad_()
     with frozen(sharpened.model):
         loss = _accumulate(sharpened, family, at, replace(part, weight=1.0), part.groups())
@@ -138,12 +138,12 @@ def frozen(model: nn.Module) -> Iterator[None]:
 def _accumulate(
     sharpened: Sharpened, family: Family, numbers: Tensor, part: Part, groups: list[list[Any]]
 ) -> float:
-    """Add the gradient of the mean loss of some groups; gives the mean loss."""
-    total, count = 0.0, sum(map(len, groups))
+    """Add the gradient of the mean loss of some groups, each of which counts once; gives it."""
+    total = 0.0
     for items in groups:
         # A graph of its own for each group, so that no two are in memory at a time.
         sharpened.adopt(family.rules(numbers))
-        loss = part.objective(sharpened.model, items).sum() / count
+        loss = part.objective(sharpened.model, items).mean() / len(groups)
         (part.weight * loss).backward()
         total += loss.item()
     return total

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sharpmax.models._families import Family
@@ -38,9 +39,16 @@ class Losses(NamedTuple):
     contexts: list[int]
 
     @property
+    def by_context(self) -> NDArray[np.float64]:
+        """The mean loss in each context, in the order of their numbers."""
+        _, where, counts = np.unique(self.contexts, return_inverse=True, return_counts=True)
+        means: NDArray[np.float64] = np.bincount(where, self.values) / counts
+        return means
+
+    @property
     def mean(self) -> float:
-        """Over items."""
-        return float(np.mean(self.values))
+        """Over contexts: one with many questions counts no more than one with a single one."""
+        return float(self.by_context.mean())
 
 
 class Candidate(NamedTuple):
@@ -156,15 +164,10 @@ def evaluate(sharpened: Sharpened, family: Family, numbers: Tensor, part: Part) 
 
 def difference(before: Losses, after: Losses) -> tuple[float, float]:
     """By how much the mean loss fell, and the standard error of that over contexts."""
-    fell = np.subtract(before.values, after.values)
-    names = sorted(set(before.contexts))
-    where = np.searchsorted(names, before.contexts)
-    counts = np.bincount(where)
-    away = np.bincount(where, fell - fell.mean())
-    if len(names) < 2:
+    fell = before.by_context - after.by_context
+    if len(fell) < 2:
         return float(fell.mean()), float("inf")
-    error = np.sqrt((away**2).sum() * len(names) / (len(names) - 1)) / counts.sum()
-    return float(fell.mean()), float(error)
+    return float(fell.mean()), float(fell.std(ddof=1) / len(fell) ** 0.5)
 
 
 def _contexts(items: Sequence[Any], first: int) -> list[int]:
