@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sharpmax.cli import main
@@ -73,6 +74,18 @@ def test_without_controls_or_without_anything(model: Path) -> None:
     assert _run(model, *SMALL, "--output", "bare") == 0
     bare = Evaluation.load(Path("bare/evaluation.json"))
     assert list(bare.arms) == ["plain", "paper in all heads", "uniform beta 1.1"]
+    assert bare.settings.dtype == "float32"
+
+
+def test_numbers_of_half_the_width(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    half = ["--calibration", "warm.json", "--no-controls", "--dtype", "bfloat16"]
+    assert _run(model, *SMALL, *half) == 0
+    found = Evaluation.load(Path("out/evaluation.json"))
+    assert found.settings.dtype == "bfloat16"
+    assert all(np.isfinite(result.mean) for result in found.results)
+    capsys.readouterr()
+    assert _run(model, *SMALL, *half[:-2], "--resume") == 1
+    assert "dtype='bfloat16'" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_with_more(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

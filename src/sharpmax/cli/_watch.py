@@ -138,14 +138,23 @@ def _bar(console: Console) -> Iterator[Any]:
         yield progress
 
 
-def load(console: Console, model: str) -> tuple[Any, Any]:
-    """The model and its tokenizer."""
+def load(console: Console, model: str, dtype: str | None) -> tuple[Any, Any]:
+    """The model and its tokenizer.
+
+    Args:
+        console: Where to say that it is being loaded.
+        model: Its name.
+        dtype: Name of the type of its numbers; None leaves them.
+    """
+    import torch
+
     from sharpmax.models import load_model
     from sharpmax.models._load import SMOLLM2
 
     here = model == SMOLLM2 or Path(model).exists()
     with console.status(f"Loading {model}"), quiet(bars=not here):
-        return load_model(model)
+        loaded, tokenizer = load_model(model)
+    return loaded if dtype is None else loaded.to(getattr(torch, dtype)), tokenizer
 
 
 def report(

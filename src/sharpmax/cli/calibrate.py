@@ -9,6 +9,7 @@ import typer
 
 from sharpmax._extras import require
 from sharpmax.cli._inputs import (
+    Dtype,
     Model,
     Questions,
     QuestionSeed,
@@ -96,6 +97,7 @@ def calibrate(
     evaluate_contexts: Stretches = 25,
     evaluate_windows: Windows = 16,
     seed: QuestionSeed = 0,
+    dtype: Dtype = None,
     output: Annotated[
         Path, typer.Option(help="Folder for the calibrations, the results and the report.")
     ] = Path("build/calibration"),
@@ -138,8 +140,8 @@ def calibrate(
     console = Console()
     # Before the work, so that a folder that cannot be written is not found out after it.
     output.mkdir(parents=True, exist_ok=True)
-    loaded, tokenizer = load(console, model)
-    name = name_of(model, loaded)
+    loaded, tokenizer = load(console, model, dtype)
+    name, numbers_of = name_of(model, loaded), str(loaded.dtype).removeprefix("torch.")
     settings = Settings(
         model=name,
         texts={file: len(content) for file, content in texts.items()},
@@ -157,6 +159,7 @@ def calibrate(
         learning_rate=learning_rate,
         shrink=shrink,
         seed=seed,
+        dtype=numbers_of,
     )
     study = Study(output, settings, command_of(context), resume=resume)
     cells = cells_of(compared, further)
@@ -176,6 +179,7 @@ def calibrate(
             contexts=evaluate_contexts,
             windows=evaluate_windows,
             seed=seed,
+            dtype=numbers_of,
         )
         evaluation = study.evaluation(measured)
         for family in wanted:

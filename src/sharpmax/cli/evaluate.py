@@ -9,6 +9,7 @@ import typer
 
 from sharpmax._extras import require
 from sharpmax.cli._inputs import (
+    Dtype,
     Model,
     Questions,
     QuestionSeed,
@@ -71,6 +72,7 @@ def evaluate(
     contexts: Stretches = 25,
     windows: Windows = 16,
     seed: QuestionSeed = 0,
+    dtype: Dtype = None,
     output: Annotated[Path, typer.Option(help="Folder for the results and the report.")] = Path(
         "build/evaluation"
     ),
@@ -102,7 +104,7 @@ def evaluate(
     console = Console()
     # Before the work, so that a folder that cannot be written is not found out after it.
     output.mkdir(parents=True, exist_ok=True)
-    loaded, tokenizer = load(console, model)
+    loaded, tokenizer = load(console, model, dtype)
     calibrations = _calibrations(calibration or [], loaded)
     settings = Settings(
         model=name_of(model, loaded),
@@ -111,6 +113,7 @@ def evaluate(
         contexts=contexts,
         windows=windows,
         seed=seed,
+        dtype=str(loaded.dtype).removeprefix("torch."),
     )
     path = output / "evaluation.json"
     evaluation = Evaluation.open(path, settings, command_of(context), resume=resume)

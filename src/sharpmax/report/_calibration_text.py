@@ -228,7 +228,7 @@ def trade_alt(calibrations: Mapping[str, Calibration]) -> str:
 def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> dict[str, str]:
     """What was fitted and measured, and how."""
     settings = evaluation.settings
-    found: dict[str, Any] = {"Model": settings.model}
+    found: dict[str, Any] = {"Model": f"{settings.model}, in {settings.dtype}"}
     for name, calibration in calibrations.items():
         found[f"Fit of {name}"] = _fit_facts(calibration)
     lengths = sorted({result.length for result in evaluation.results})

@@ -252,6 +252,7 @@ def _source(evaluation: Evaluation) -> str:
     settings = evaluation.settings
     commands = " and ".join(f"`{command}`" for command in evaluation.command.splitlines())
     return (
-        f"{settings.model}; {settings.questions:,} questions in {settings.contexts:,} contexts and"
-        f" {settings.windows:,} windows a cell at the most. Written by {commands}."
+        f"{settings.model}, in {settings.dtype}; {settings.questions:,} questions in"
+        f" {settings.contexts:,} contexts and {settings.windows:,} windows a cell at the most."
+        f" Written by {commands}."
     )

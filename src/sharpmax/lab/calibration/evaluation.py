@@ -38,6 +38,7 @@ class Settings:
         contexts: Stretches of text in a cell.
         windows: Of text in a cell.
         seed: Of the drawing.
+        dtype: Of the numbers that the model computes with.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Settings:
     contexts: int = 25
     windows: int = 24
     seed: int = 0
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)

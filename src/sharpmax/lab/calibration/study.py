@@ -49,6 +49,7 @@ class Settings:
         learning_rate: Of Adam.
         shrink: Weight of the sum of absolute values.
         seed: Of the drawing and of the order of the data.
+        dtype: Of the numbers that the model computes with.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Settings:
     learning_rate: float = 0.03
     shrink: float = 1e-4
     seed: int = 0
+    dtype: str = "float32"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as it comes back from JSON."""
