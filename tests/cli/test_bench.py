@@ -48,7 +48,7 @@ def test_one_kind_of_work_alone(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("arguments", "said"),
     [
         (["--work", "training"], "--work: expected one of prefill, sharp,"),
-        (["--threads", "0"], "--threads: expected numbers of at least 1"),
+        (["--threads", "0"], "--threads: expected whole numbers above 0"),
         (["--threads", "two"], "got 'two'"),
     ],
 )
@@ -103,7 +103,7 @@ def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
     assert _run_models("--model", str(tmp_path), "--output", str(tmp_path / "new")) == 1
     assert "there is no config.json" in capsys.readouterr().err
     assert _run_models("--threads", "none") == 2
-    assert "--threads: expected numbers" in capsys.readouterr().err
+    assert "--threads: expected whole numbers" in capsys.readouterr().err
 
 
 def test_models_need_transformers(

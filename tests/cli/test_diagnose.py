@@ -126,7 +126,7 @@ def test_an_interrupt_reports_what_is_done(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--lengths", "64"], 2, "--lengths: expected at least two different whole numbers"),
+        (["--lengths", "64"], 2, "--lengths: expected at least 2 different whole numbers"),
         (["--lengths", "64,many"], 2, "got '64,many'"),
         (["--lengths", "64,1024"], 2, "at most the 512 positions of LlamaForCausalLM, got 1,024"),
         (["--prompt", "maximum", "--lengths", "8,512"], 2, "512 elements make"),

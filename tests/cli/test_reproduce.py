@@ -46,7 +46,7 @@ def test_a_run_goes_on_and_says_where_the_table_is(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--sizes", "16,many"], "--sizes: expected different whole numbers"),
+        (["--sizes", "16,many"], "--sizes: expected whole numbers above 0"),
         (["--far", "0"], "--far: expected"),
         (["--arms", "with-nothing"], "got 'with-nothing'"),
     ],

@@ -50,25 +50,32 @@ _FILES = ("text", "test_text", "calibration")
 """Options that name files."""
 
 
-def numbers(option: str, text: str, count: int | None = None) -> tuple[int, ...]:
-    """Whole numbers above 0.
+def numbers(
+    option: str, text: str, *, count: int | None = None, least: int = 1, above: int = 0
+) -> tuple[int, ...]:
+    """Whole numbers with commas between.
 
     Args:
         option: Name of the option, for the error.
-        text: The numbers, with commas.
+        text: The numbers.
         count: How many there have to be, in their order; None takes any number, each once, sorted.
+        least: How many different ones there have to be at least.
+        above: What they have to be above.
     """
     try:
         found = tuple(int(number) for number in text.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) < 1 or (count is not None and len(found) != count):
-        how_many = "" if count is None else f"{count} "
+    if count is None:
+        found = tuple(sorted(set(found)))
+    few = len(found) < least or (count is not None and len(found) != count)
+    if few or min(found) <= above:
+        how_many = f"at least {least} different " if least > 1 else f"{count} " if count else ""
         raise typer.BadParameter(
-            f"expected {how_many}whole numbers above 0, with commas; got {text!r}",
+            f"expected {how_many}whole numbers above {above}, with commas; got {text!r}",
             param_hint=option,
         )
-    return found if count is not None else tuple(sorted(set(found)))
+    return found
 
 
 def names(option: str, text: str, known: Sequence[Any]) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sharpmax.cli._inputs import numbers
 from sharpmax.cli._progress import quiet
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def attention(
 
     from sharpmax._extras import require
 
-    counts = _thread_counts(threads if threads is not None else "1" if quick else "1,2")
+    counts = numbers("--threads", threads if threads is not None else "1" if quick else "1,2")
     # Before the first minute, rather than after the last.
     for module in ("torch", "entmax", "matplotlib"):
         require(module, extra="lab", what="the attention benchmark")
@@ -119,7 +120,7 @@ def models(
 
     from sharpmax._extras import require
 
-    counts = None if threads is None else _thread_counts(threads)
+    counts = None if threads is None else numbers("--threads", threads)
     require("transformers", extra="models", what="the benchmark of models")
 
     from sharpmax.lab import models_bench, results
@@ -168,18 +169,6 @@ def _print_tables(console: Console, result: dict[str, Any]) -> None:
     for table in (*details_tables(result), comparison_table(result), targets_table(result)):
         if table.rows:
             console.print(table.to_rich())
-
-
-def _thread_counts(text: str) -> tuple[int, ...]:
-    try:
-        counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    except ValueError:
-        counts = ()
-    if not counts or min(counts) < 1:
-        raise typer.BadParameter(
-            f"--threads: expected numbers of at least 1 with commas between, got {text!r}"
-        )
-    return counts
 
 
 def _command(quick: bool, threads: str | None, work: list[str] | None) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from sharpmax._extras import require
 from sharpmax._files import Refused
-from sharpmax.cli._inputs import Model
+from sharpmax.cli._inputs import Model, numbers
 from sharpmax.cli._progress import quiet
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def diagnose(
     """
     require("matplotlib", extra="lab", what="sharpmax diagnose")
     require("transformers", extra="models", what="sharpmax diagnose")
-    asked = None if lengths is None else _numbers(lengths)
+    asked = None if lengths is None else numbers("--lengths", lengths, least=2, above=1)
     if text is not None and prompt is not None:
         raise typer.BadParameter("expected a text or a prompt, got both", param_hint="--text")
     words = None if prompt is not None else _read(text)
@@ -254,16 +254,3 @@ def _read(file: Path | None) -> str:
             f"expected a file with text in it, {file} is empty", param_hint="--text"
         )
     return words
-
-
-def _numbers(lengths: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(sorted({int(length) for length in lengths.split(",")}))
-    except ValueError:
-        numbers = ()
-    if len(numbers) < 2 or numbers[0] < 2:
-        raise typer.BadParameter(
-            f"expected at least two different whole numbers above 1, with commas; got {lengths!r}",
-            param_hint="--lengths",
-        )
-    return numbers

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sharpmax._extras import require
-from sharpmax.cli._inputs import Resume
+from sharpmax.cli._inputs import Resume, numbers
 from sharpmax.cli._max_retrieval import FAR, SIZES, chosen_arms, run_arm, whole_command
 
 __all__ = ["reproduce"]
@@ -61,7 +61,7 @@ def max_retrieval(
 
     if quick:
         seeds, steps, sizes, far = 2, 200, "16,64,256", "1024"
-    chosen, farther = _numbers("--sizes", sizes), _numbers("--far", far)
+    chosen, farther = numbers("--sizes", sizes), numbers("--far", far)
     settings = Settings(
         seeds=tuple(range(seeds)),
         steps=steps,
@@ -288,16 +288,3 @@ def figures(
         ]
     for path in drawn:
         say(f"Written: {path}")
-
-
-def _numbers(option: str, sizes: str) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(size) for size in sizes.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1 or len(set(numbers)) != len(numbers):
-        raise typer.BadParameter(
-            f"expected different whole numbers above 0, with commas; got {sizes!r}",
-            param_hint=option,
-        )
-    return tuple(sorted(numbers))
