@@ -20,6 +20,7 @@ from sharpmax.report._html import (
     table_html,
     write_html,
 )
+from sharpmax.report.diagnosis import SHOWN, heads_table, verdicts_table
 from sharpmax.report.diagnosis_critical import draw_critical_lengths
 from sharpmax.report.diagnosis_entropy import draw_entropy
 from sharpmax.report.diagnosis_slopes import draw_slopes
@@ -57,7 +58,7 @@ def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
         section(
             "All heads at a glance",
             figure_html(pictures, "slopes", text.slopes_alt(diagnosis), text.SLOPES),
-            table_html(text.verdicts_table(diagnosis)),
+            table_html(verdicts_table(diagnosis)),
         ),
         section(
             "Entropy against length",
@@ -112,9 +113,9 @@ def _heads(diagnosis: Diagnosis) -> str:
     if not ordered:
         return ""
     first = [head for head in ordered if head.verdict == "dispersing"] or ordered
-    parts = [table_html(text.heads_table(diagnosis, first[: text.SHOWN]))]
-    if len(ordered) > text.SHOWN:
-        table = text.heads_table(diagnosis, ordered)
+    parts = [table_html(heads_table(diagnosis, first[:SHOWN]))]
+    if len(ordered) > SHOWN:
+        table = heads_table(diagnosis, ordered)
         parts.append(folded(f"All {len(ordered):,} heads that see everything", table_html(table)))
     heading = "Heads that disperse most"
     if ordered[0].verdict != "dispersing":
@@ -136,11 +137,11 @@ def _local(diagnosis: Diagnosis) -> str:
         " long the input is. They need no sharpening for its length, and cannot look anything up"
         " beyond it."
     )
-    table = table_html(text.heads_table(diagnosis, heads[: text.SHOWN]))
+    table = table_html(heads_table(diagnosis, heads[:SHOWN]))
     return section(
         "Heads with a window",
         f"<p>{escape(paragraph)}</p>\n",
-        folded(f"{min(len(heads), text.SHOWN)} of them", table),
+        folded(f"{min(len(heads), SHOWN)} of them", table),
     )
 
 
