@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
+from typing import Any, Generic, Self, TypeVar
 
 from sharpmax.lab.significance import bootstrap_interval
 
@@ -13,7 +14,7 @@ Record = TypeVar("Record")
 
 
 class OverSeeds:
-    """A record that has an accuracy for each seed.
+    """What dataclasses that have an accuracy for each seed, among other fields, have in common.
 
     Attributes:
         accuracy: Share of what was answered right, a number a seed.
@@ -38,6 +39,19 @@ class OverSeeds:
     def interval(self) -> tuple[float, float]:
         """Bootstrap interval of the mean over seeds, 95%."""
         return bootstrap_interval(self.accuracy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the fields, and figures over seeds beside them."""
+        record: Any = self
+        figures = {name: getattr(self, name) for name in ("mean", "deviation", "interval")}
+        return asdict(record) | figures
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The record that plain data describes; what is no field of it is left out."""
+        kind: Any = cls
+        values = {field.name: data[field.name] for field in fields(kind)}
+        return cls(**{**values, "accuracy": tuple(data["accuracy"])})
 
 
 class Records(Generic[Record]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from sharpmax.lab.results import machine, read_sealed, versions, write_sealed
 from sharpmax.lab.significance import paired_p_value
 from sharpmax.lab.tables import OverSeeds, Records
 
-__all__ = ["Record", "Table", "record_of"]
+__all__ = ["Record", "Table"]
 
 _KIND = "CLRS-Text table, format 1"
 
@@ -37,12 +37,6 @@ class Record(OverSeeds):
     n: int
     examples: int
     accuracy: tuple[float, ...]
-
-
-def record_of(data: dict[str, Any]) -> Record:
-    """The record that plain data describes."""
-    names = Record.__dataclass_fields__
-    return Record(**{**{name: data[name] for name in names}, "accuracy": tuple(data["accuracy"])})
 
 
 @dataclass(frozen=True)
@@ -103,12 +97,7 @@ class Table(Records[Record]):
         """Write the table, with means, deviations, intervals and tests beside the accuracies."""
         records = []
         for record in self.records:
-            data = asdict(record) | {
-                "seen": self.is_seen(record),
-                "mean": record.mean,
-                "deviation": record.deviation,
-                "interval": record.interval,
-            }
+            data = {**record.to_dict(), "seen": self.is_seen(record)}
             if (record.method, record.trained_with) != ("softmax", "softmax"):
                 data["p_value_against_softmax"] = self.p_value(record)
             records.append(data)
@@ -139,7 +128,7 @@ class Table(Records[Record]):
             command=data["command"],
             seeds=tuple(data["seeds"]),
             recipes=data["recipes"],
-            records=tuple(map(record_of, data["records"])),
+            records=tuple(map(Record.from_dict, data["records"])),
             lengths={name: (low, high) for name, (low, high) in data["lengths"].items()},
             settings=data["settings"],
             versions=data["versions"],

@@ -94,7 +94,7 @@ def _shorter(steps: int) -> int:
 def _standard(steps: int) -> Arm:
     """Plain softmax. With a constant learning rate, one training is tested after many steps."""
     groups: dict[int, dict[Group, tuple[str, ...] | None]] = {
-        _shorter(steps): {"trained": ("softmax",)},
+        _shorter(steps): {"trained": ("softmax",), "training": MAIN},
         steps // 2: {"training": MAIN, "beyond": MAIN},
         steps: {"inference": None, "training": MAIN, "beyond": MAIN},
         _longer(steps): {"training": MAIN, "beyond": MAIN},

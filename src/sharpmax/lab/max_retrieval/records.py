@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,11 +42,6 @@ class Record(OverSeeds):
     n: int
     sets: int
     accuracy: tuple[float, ...]
-
-
-def record_of(data: dict[str, Any]) -> Record:
-    """The record that plain data describes."""
-    return Record(**{**data, "accuracy": tuple(data["accuracy"])})
 
 
 @dataclass(frozen=True)
@@ -91,11 +86,7 @@ class Table(Records[Record]):
         """Write the table, with means, deviations, intervals and tests beside the accuracies."""
         records = []
         for record in self.records:
-            data = asdict(record) | {
-                "mean": record.mean,
-                "deviation": record.deviation,
-                "interval": record.interval,
-            }
+            data = record.to_dict()
             if record.method != "softmax":
                 data["p_value_against_softmax"] = self.p_value(record, "softmax")
             if record.method not in ("softmax", "paper"):
@@ -123,13 +114,11 @@ class Table(Records[Record]):
             DamagedFile: The file is cut off, was edited, or is no such table.
         """
         data = read_sealed(path, _KIND)
-        names = Record.__dataclass_fields__
-        records = tuple(record_of({name: raw[name] for name in names}) for raw in data["records"])
         return cls(
             command=data["command"],
             seeds=tuple(data["seeds"]),
             recipes=data["recipes"],
-            records=records,
+            records=tuple(map(Record.from_dict, data["records"])),
             versions=data["versions"],
             machine=data["machine"],
             settings=data["settings"],

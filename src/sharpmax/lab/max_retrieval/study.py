@@ -29,7 +29,6 @@ from sharpmax.lab.max_retrieval.records import (
     Record,
     Table,
     WeightsKind,
-    record_of,
 )
 from sharpmax.lab.max_retrieval.training import (
     Progress,
@@ -150,7 +149,7 @@ class Study:
                     write_sealed(kept, _RECORDS, content)
                 data = read_sealed(kept, _RECORDS)
                 check_settings(data["settings"], self.settings.to_dict(), kept)
-                records += map(record_of, data["records"])
+                records += map(Record.from_dict, data["records"])
         self.table = replace(
             self.table,
             recipes={**self.table.recipes, **recipes},
