@@ -18,8 +18,9 @@ from sharpmax.models._answers import Answer, Asked, answer  # noqa: E402
 from sharpmax.models._calibrate import Stage, calibrate  # noqa: E402
 from sharpmax.models._calibration import Calibration, LayerCalibration, OtherModel  # noqa: E402
 from sharpmax.models._diagnose import diagnose  # noqa: E402
-from sharpmax.models._diagnosis import Diagnosis, Distribution, Head, HeadRecord  # noqa: E402
+from sharpmax.models._diagnosis import Diagnosis  # noqa: E402
 from sharpmax.models._door import Recorder  # noqa: E402
+from sharpmax.models._heads import Distribution, Head, HeadRecord  # noqa: E402
 from sharpmax.models._load import CannotLoad, load_model  # noqa: E402
 from sharpmax.models._objective import (  # noqa: E402
     Splits,

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._files import versions
-from sharpmax.models._diagnosis import Diagnosis, of_layer
+from sharpmax.models._diagnosis import Diagnosis
+from sharpmax.models._heads import of_layer
 from sharpmax.models._layers import Layer, attention_layers
 from sharpmax.models._meter import LooksAhead, Meter
 from sharpmax.models._plan import CannotSharpen

@@ -5,153 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from sharpmax._extras import require
 from sharpmax._files import DamagedFile, read_sealed, write_sealed
-from sharpmax.models._layers import Kind, Layer
-from sharpmax.models._meter import RowFigures, Slot
-from sharpmax.theory import critical_length
+from sharpmax.models._heads import FIGURES, VERDICTS, Distribution, Head, HeadRecord
 
 FORMAT = "sharpmax diagnosis 2"
-
-Verdict = Literal["dispersing", "growing", "flat", "sink", "local"]
-VERDICTS: tuple[Verdict, ...] = ("dispersing", "growing", "flat", "sink", "local")
-"""From the worst to that which says least."""
-
-QUANTILES = (0.1, 0.5, 0.9)
-"""Of the rows of a head at a length, beside their mean and deviation."""
-
-DISPERSING_SLOPE = 0.5
-"""From this slope on, the effective support grows at least like the square root of n."""
-
-GROWING_SLOPE = 0.1
-"""Below this slope, a thousand times as many keys add less than 0.7 nats: that is flat."""
-
-SINK_MASS = 0.5
-"""A head whose rows give so much to sinks, in the mean at the longest length, rests on them."""
-
-CRITICAL_WEIGHT = 0.01
-"""The epsilon of the critical length: from there on, no weight can reach it."""
-
-LARGEST_CRITICAL_LENGTH = 10**15
-"""Beyond this, a critical length is not given: no input is ever so long."""
-
-_SAME_LENGTH = 1e-3
-"""Where the mean of log n differs by less than this over the lengths, there is no slope."""
-
-
-class Distribution(NamedTuple):
-    """Mean, standard deviation and quantiles of a figure over rows."""
-
-    mean: float
-    deviation: float
-    q10: float
-    q50: float
-    q90: float
-
-
-FIGURES = (
-    "entropy",
-    "normalised_entropy",
-    "effective_support",
-    "largest_weight",
-    "spread",
-    "first_mass",
-    "sink_mass",
-    "tail_mass",
-)
-"""The distributions of a record, in their order."""
-
-
-@dataclass(frozen=True)
-class HeadRecord:
-    """What was measured of a head at a length.
-
-    All distributions are over the measured rows; without any they are None.
-
-    Attributes:
-        layer: the index of the layer, as in `Sharpened.status()`.
-        name: of its module.
-        kind: of the layer: "global", "sliding", "chunked" or "encoder".
-        head: the index of the query head.
-        length: the number of tokens, or the size that the inputs were given for.
-        measured: how many rows the figures are of.
-        skipped: how many rows were left out because no key was visible.
-        non_finite: how many rows were left out because a figure was NaN or infinite.
-        visible: the mean number n of keys that a row sees.
-        log_visible: the mean of log n.
-        entropy: H, in nats.
-        normalised_entropy: H / log n; 0 where n is 1.
-        effective_support: exp(H).
-        largest_weight: of a key.
-        spread: delta, the largest visible logit minus the smallest.
-        first_mass: the weight of the first token.
-        sink_mass: the weight of a learned sink; 0 where there is none.
-        tail_mass: the weight of the last tokens that a row sees.
-        critical_length: the first n at which no weight can reach 0.01, by Lemma 2.1 and the median
-            of the spread; None beyond 10^15.
-    """
-
-    layer: int
-    name: str
-    kind: Kind
-    head: int
-    length: int
-    measured: int
-    skipped: int
-    non_finite: int
-    visible: float | None
-    log_visible: float | None
-    entropy: Distribution | None
-    normalised_entropy: Distribution | None
-    effective_support: Distribution | None
-    largest_weight: Distribution | None
-    spread: Distribution | None
-    first_mass: Distribution | None
-    sink_mass: Distribution | None
-    tail_mass: Distribution | None
-    critical_length: int | None
-
-    def flat(self) -> dict[str, Any]:
-        """The record as one row of a table: `entropy_mean`, `entropy_q10` and so on."""
-        row: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if entry.name in FIGURES:
-                parts = value or (None,) * len(Distribution._fields)
-                names = (f"{entry.name}_{part}" for part in Distribution._fields)
-                row.update(zip(names, parts, strict=True))
-            else:
-                row[entry.name] = value
-        return row
-
-
-@dataclass(frozen=True)
-class Head:
-    """What all lengths together say about a head.
-
-    Attributes:
-        layer: the index of the layer.
-        name: of its module.
-        kind: of the layer.
-        head: the index of the query head.
-        slope: of the mean entropy against the mean of log n over the lengths, by least squares: 1
-            for a head that attends to all alike. None where n does not change.
-        verdict: None where nothing could be measured at two lengths.
-    """
-
-    layer: int
-    name: str
-    kind: Kind
-    head: int
-    slope: float | None
-    verdict: Verdict | None
 
 
 @dataclass(frozen=True)
@@ -168,8 +31,7 @@ class Diagnosis:
     - "growing": that slope is at least 0.1.
     - "flat": none of these.
 
-    The numbers are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` of
-    `sharpmax.models._diagnosis`.
+    The numbers are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` of `sharpmax.models._heads`.
 
     Attributes:
         model_name: where the weights came from, as the configuration names it; may be empty.
@@ -425,104 +287,6 @@ class Diagnosis:
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             for row in rows
         ]
-
-
-def judge(
-    slope: float | None, *, local: bool = False, sink_mass: float | None = None
-) -> Verdict | None:
-    """The verdict on a head, by the rule of `Diagnosis`.
-
-    Args:
-        slope: of its entropy against log n.
-        local: whether a window hides keys from it.
-        sink_mass: what its rows give to sinks; None where that is not to be asked.
-    """
-    if local:
-        return "local"
-    if sink_mass is not None and sink_mass >= SINK_MASS:
-        return "sink"
-    if slope is None:
-        return None
-    if slope >= DISPERSING_SLOPE:
-        return "dispersing"
-    return "growing" if slope >= GROWING_SLOPE else "flat"
-
-
-def of_layer(
-    layer: Layer, slots: Mapping[int, Slot], sink: bool
-) -> tuple[list[HeadRecord], list[Head]]:
-    """Records and verdicts of a layer, from its rows by length."""
-    longest = max(slots)
-    figures = {length: slot.figures() for length, slot in sorted(slots.items())}
-    records, heads = [], []
-    for index in range(len(figures[longest].entropy)):
-        mine = [
-            _summarised(layer, index, length, RowFigures(*(each[index] for each in rows)))
-            for length, rows in figures.items()
-        ]
-        last, slope = mine[-1], _slope(mine)
-        rests = None
-        if not sink and last.first_mass is not None and last.sink_mass is not None:
-            rests = last.first_mass.mean + last.sink_mass.mean
-        verdict = None
-        if last.measured:
-            verdict = judge(slope, local=slots[longest].windowed, sink_mass=rests)
-        records += mine
-        heads.append(Head(layer.index, layer.name, layer.kind, index, slope, verdict))
-    return records, heads
-
-
-def _summarised(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecord:
-    table = np.stack(rows).astype(np.float64)
-    seeing = table[1] > 0
-    finite = np.isfinite(table).all(axis=0)
-    entropy, count, largest, spread, first, sink, tail = table[:, seeing & finite]
-    logarithm = np.log(count)
-    distributions = (
-        entropy,
-        np.divide(entropy, logarithm, out=np.zeros_like(entropy), where=count > 1),
-        np.exp(entropy),
-        largest, spread, first, sink, tail,
-    )  # fmt: skip
-    some = len(entropy) > 0
-    return HeadRecord(
-        layer.index, layer.name, layer.kind, head, length,
-        measured=len(entropy),
-        skipped=int((~seeing).sum()),
-        non_finite=int((seeing & ~finite).sum()),
-        visible=float(count.mean()) if some else None,
-        log_visible=float(logarithm.mean()) if some else None,
-        **dict(zip(FIGURES, map(_distribution, distributions), strict=True)),
-        critical_length=_critical(float(np.median(spread))) if some else None,
-    )  # fmt: skip
-
-
-def _distribution(values: np.ndarray[Any, Any]) -> Distribution | None:
-    if not len(values):
-        return None
-    mean, deviation = float(values.mean()), float(values.std())
-    return Distribution(mean, deviation, *np.quantile(values, QUANTILES).tolist())
-
-
-def _critical(spread: float) -> int | None:
-    if spread > math.log(LARGEST_CRITICAL_LENGTH * CRITICAL_WEIGHT):
-        return None
-    return int(critical_length(max(spread, 0.0), CRITICAL_WEIGHT))
-
-
-def _slope(records: Sequence[HeadRecord]) -> float | None:
-    points = [
-        (record.log_visible, record.entropy.mean)
-        for record in records
-        if record.log_visible is not None and record.entropy is not None
-    ]
-    if not points:
-        return None
-    logarithms, entropies = np.array(points).T
-    if np.ptp(logarithms) < _SAME_LENGTH:
-        return None
-    away = logarithms - logarithms.mean()
-    return float(away @ entropies / (away @ away))
 
 
 def _badness(head: Head) -> tuple[int, float, int, int]:
