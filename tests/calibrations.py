@@ -57,6 +57,7 @@ def make_calibration(
                 "gain": gain_here,
                 "certain": gain_here - 0.3,
                 "rise": 0.03 * share * scale**2 - 0.004,
+                "harm": 0.03 * share * scale**2,
             }
         )
     if certain is not None:

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 import transformers as hf
 
 import sharpmax
+from calibrated_model import opened, some_windows, tiny
 from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
-from sharpmax.models._objective import _takes_any_mask
+from sharpmax.models._objective import _takes_any_mask, drift
 from sharpmax.policies import Exponential
 from sharpmax.tasks.questions import Question
 
@@ -126,3 +127,23 @@ def test_no_part_may_be_empty() -> None:
     with pytest.raises(ValueError, match="select: expected at least one item in each part"):
         Splits([1], [], [2])
     assert Splits(["a text"], ["b"], ["c", "d"]).sizes() == {"fit": 1, "select": 1, "test": 2}
+
+
+def test_drift_is_the_divergence_from_the_model_as_it_is() -> None:
+    windows = [replace(window, first=2) for window in some_windows(2)]
+    with opened(tiny(), "constant") as (sharpened, family):
+        model, measure = sharpened.model, drift(sharpened.disabled)
+        assert measure(model, windows).abs().max() < 1e-6
+        numbers = torch.full_like(family.neutral(), 0.8).requires_grad_()
+        sharpened.adopt(family.rules(numbers))
+        found = measure(model, windows)
+        ids = torch.tensor([window.ids for window in windows])
+        after = model(input_ids=ids).logits.softmax(-1)
+        with sharpened.disabled():
+            before = model(input_ids=ids).logits.softmax(-1)
+        every = (before * (before / after).log()).sum(-1)
+        torch.testing.assert_close(found, every[:, 1::4].mean(-1))
+        assert found.min() > 1e-4
+        # What is made smaller is the change, and not the loss of these windows.
+        (slope,) = torch.autograd.grad(found.sum(), numbers)
+        assert slope.sum() > 0

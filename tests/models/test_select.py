@@ -71,17 +71,19 @@ def _guard() -> Part:
 def test_no_more_is_kept_than_ordinary_text_allows() -> None:
     with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
         free = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=float("inf"))
-        rises = sorted(candidate.rise for candidate in free.candidates)
-        assert len(rises) == len(SCALES), "one head, at each scale"
-        assert rises[0] != rises[1]
+        harms = sorted(candidate.harm for candidate in free.candidates)
+        assert len(harms) == len(SCALES), "one head, at each scale"
+        assert harms[0] != harms[1]
         # Between the least and the next: only one scale is allowed.
-        tolerance = (rises[0] + rises[1]) / 2
+        tolerance = (harms[0] + harms[1]) / 2
         some = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=tolerance)
-        none = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=rises[0] - 1e-3)
+        none = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=harms[0] - 1e-3)
     assert free.chosen is not None
     assert free.chosen.gain == max(candidate.gain for candidate in free.candidates)
     assert some.chosen is not None
-    assert some.chosen.rise == pytest.approx(rises[0])
+    assert some.chosen.harm == pytest.approx(harms[0])
+    # A rise is not all that has to be feared: there are few texts.
+    assert all(candidate.harm > candidate.rise for candidate in free.candidates)
     assert none.chosen is None
     assert not none.numbers.any()
     assert len(none.candidates) == len(SCALES)

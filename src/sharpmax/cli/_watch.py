@@ -69,7 +69,7 @@ def watch_fit(console: Console, family: str) -> Iterator[Callable[[Stage], None]
             note = ""
             if stage.losses:
                 note = f"loss of answers {stage.losses[0]:.3f}"
-                note += f", of text {stage.losses[1]:.3f}" if len(stage.losses) > 1 else ""
+                note += f", drift of text {stage.losses[1]:.4f}" if len(stage.losses) > 1 else ""
             what = f"{family}: {_STAGES[stage.name]}"
             progress.update(
                 task, description=what, completed=stage.step, total=stage.steps, note=note

@@ -66,13 +66,16 @@ def calibrate(
         bool, typer.Option("--flatten", help="Let heads become less sharp, too.")
     ] = False,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Nats by which the loss on ordinary text may rise.")
+        float,
+        typer.Option(
+            min=0.0, help="Nats by which the loss on ordinary text may rise, two errors included."
+        ),
     ] = 0.02,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each fit.")] = 60,
     batch: Annotated[int, typer.Option(min=1, help="Contexts of questions in a step.")] = 4,
     text_batch: Annotated[int, typer.Option(min=1, help="Windows of text in a step.")] = 2,
     text_weight: Annotated[
-        float, typer.Option(min=0.0, help="Weight of the loss on text in the fit and the choice.")
+        float, typer.Option(min=0.0, help="Weight of text in the fit and in the choice of heads.")
     ] = 1.0,
     learning_rate: Annotated[float, typer.Option(min=1e-9, help="Of Adam.")] = 0.03,
     shrink: Annotated[

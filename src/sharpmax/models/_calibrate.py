@@ -23,6 +23,7 @@ from sharpmax.models._objective import (
     Splits,
     Window,
     answer_loss,
+    drift,
     text_loss,
 )
 from sharpmax.models._rule import Rule
@@ -41,7 +42,7 @@ class Stage(NamedTuple):
         name: "fit", "select" or "test".
         step: of `steps`.
         steps: in this stage.
-        losses: of the last step of the fit: the objective, and ordinary text.
+        losses: of the last step of the fit: the objective, and the drift on ordinary text.
     """
 
     name: Literal["fit", "select", "test"]
@@ -73,10 +74,10 @@ def calibrate(
     With the weights frozen, the numbers of a family (`sharpmax.models.Family`) are fitted by
     gradient through the attention on the first part of the data. On the second part, heads whose
     change does not help are set back, and no more of the rest is kept than leaves the loss on
-    ordinary text as it is, within the tolerance. The third part gives the figures in `before` and
-    `after`, with intervals in `notes["test"]`; nothing is chosen by it. Every context counts once,
-    however many questions it has. If nothing holds, the calibration is empty: leave this model
-    alone.
+    ordinary text as it is, within the tolerance, for certain. The third part gives the figures in
+    `before` and `after`, with intervals in `notes["test"]`; nothing is chosen by it. Every context
+    counts once, however many questions it has. If nothing holds, the calibration is empty: leave
+    this model alone.
 
     That the objective falls does not show that sharpening did it: compare with the family "gain",
     which changes no temperature, as `sharpmax calibrate` does.
@@ -91,13 +92,13 @@ def calibrate(
             for each, through which gradients pass.
         text: windows of ordinary text, in three parts, for the guard. Needed unless the objective
             is "text"; None with a tolerance of infinity switches the guard off.
-        tolerance: nats by which the loss on ordinary text may rise.
+        tolerance: nats by which the loss on ordinary text may rise, two standard errors included.
         family: what may change in a head.
         flatten: whether heads may become less sharp.
         steps: of the fit.
         batch: items in a step; questions of one context count as one.
         text_batch: windows of ordinary text in a step.
-        text_weight: of their loss in the fit, and against the objective in the choice of heads.
+        text_weight: of their drift in the fit, and of their loss in the choice of heads.
         learning_rate: of Adam.
         shrink: weight of the sum of absolute values, which keeps most heads at zero.
         seed: of the order of the data.
@@ -140,13 +141,15 @@ def calibrate(
         key = None if objective == "text" else _context
         found = [Part(measure, getattr(splits, name), batch, key=key)]
         if text is not None:
-            found.append(Part(text_loss, getattr(text, name), text_batch, text_weight))
+            guard = drift(sharpened.disabled) if name == "fit" else text_loss
+            found.append(Part(guard, getattr(text, name), text_batch, text_weight))
         return found
 
     with Sharpened(inner, layers, {layer.index: Rule() for layer in open_layers}) as sharpened:
         measured = None
         if "entropy" in family.split("+"):
-            measured = references(sharpened, open_layers, parts("fit")[-1])
+            usual = Part(measure, splits.fit, 1) if text is None else Part(text_loss, text.fit, 1)
+            measured = references(sharpened, open_layers, usual)
         chosen = Family(family, open_layers, flatten, measured)
         fitted = fit(
             sharpened,
@@ -301,8 +304,7 @@ def _told(selection: Selection) -> dict[str, Any]:
 
     def plain(candidate: Candidate) -> dict[str, Any]:
         # One context alone says nothing about others, and JSON has no infinity.
-        certain = candidate.certain if isfinite(candidate.certain) else None
-        return {**candidate._asdict(), "certain": certain}
+        return {name: x if isfinite(x) else None for name, x in candidate._asdict().items()}
 
     return {
         "chosen": None if selection.chosen is None else plain(selection.chosen),
