@@ -129,7 +129,7 @@ def test_what_was_chosen_before_the_test() -> None:
 
 def test_facts_count_everything() -> None:
     facts = text.facts(make_evaluation(), CALIBRATIONS)
-    assert facts["Model"] == "Abacus <small>"
+    assert facts["Model"] == "Abacus <small>, in float32"
     fit = facts["Fit of constant"]
     assert "60 steps of Adam" in fit
     assert "64 questions to fit, 48 questions to select, 32 questions to test" in fit
