@@ -5,12 +5,16 @@ from pathlib import Path
 
 from sharpmax.lab.max_retrieval.anatomy import load_anatomy
 from sharpmax.lab.max_retrieval.records import Table
-from sharpmax.report import max_retrieval
+from sharpmax.models import Diagnosis
+from sharpmax.report import diagnosis, max_retrieval
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/attention.md", "docs/max_retrieval.md")
+DOCUMENTS = ("README.md", "docs/attention.md", "docs/max_retrieval.md", "docs/models.md")
+
+WORST = 8
+"""Heads of a diagnosis in a document."""
 
 
 def tables() -> dict[str, str]:
@@ -28,6 +32,17 @@ def tables() -> dict[str, str]:
         "attention-profile": profile_table(profile).to_markdown(),
         **max_retrieval.tables(table),
         "max-retrieval-anatomy": anatomy.to_markdown(),
+        **_models(),
+    }
+
+
+def _models() -> dict[str, str]:
+    """Tables of a model that was diagnosed."""
+    measured = Diagnosis.from_json(ROOT / "results/smollm2/diagnosis.json")
+    worst = measured.worst()[:WORST]
+    return {
+        "smollm2-verdicts": diagnosis.verdicts_table(measured).to_markdown(),
+        "smollm2-heads": diagnosis.heads_table(measured, worst).to_markdown(),
     }
 
 
