@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.lab.max_retrieval.anatomy import load_anatomy
 from sharpmax.lab.max_retrieval.records import Table
 from sharpmax.models import Diagnosis
-from sharpmax.report import diagnosis, max_retrieval
+from sharpmax.report import calibration, diagnosis, max_retrieval
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.tables import fill
 
@@ -37,12 +38,15 @@ def tables() -> dict[str, str]:
 
 
 def _models() -> dict[str, str]:
-    """Tables of a model that was diagnosed."""
-    measured = Diagnosis.from_json(ROOT / "results/smollm2/diagnosis.json")
+    """Tables of a model that was diagnosed and calibrated."""
+    folder = ROOT / "results/smollm2"
+    measured = Diagnosis.from_json(folder / "diagnosis.json")
+    evaluation = Evaluation.load(folder / "evaluation.json")
     worst = measured.worst()[:WORST]
     return {
         "smollm2-verdicts": diagnosis.verdicts_table(measured).to_markdown(),
         "smollm2-heads": diagnosis.heads_table(measured, worst).to_markdown(),
+        "smollm2-answers": calibration.means_table(evaluation).to_markdown(),
     }
 
 

@@ -52,9 +52,12 @@ def test_a_text_and_its_pieces(model: Path, tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("To be, or not to be? " * 30, encoding="utf-8")
     options = ["--text", book, "--sink", "--rows", "5", "--json", "a.json", "--pictures", "drawn"]
-    assert _run(model, *options, "--lengths", "100,200", "--inputs", "3") == 0
+    assert (
+        _run(model, *options, "--lengths", "100,200", "--inputs", "3", "--dtype", "bfloat16") == 0
+    )
     diagnosis = Diagnosis.from_json("a.json")
     assert (diagnosis.inputs, diagnosis.sink, diagnosis.rows) == (3, True, 5)
+    assert diagnosis.dtype == "bfloat16"
     assert diagnosis.source == "text of book.txt"
     # As far as text and positions go.
     assert _run(model, *options) == 0

@@ -17,6 +17,7 @@ __all__ = [
     "Stretches",
     "Windows",
     "command_of",
+    "dtype_of",
     "name_of",
     "names",
     "numbers",
@@ -127,6 +128,11 @@ def name_of(model: str, loaded: Any) -> str:
     """The name of a model, as results show it: without the folders on the way to it."""
     name = getattr(loaded.config, "_name_or_path", "") or model
     return Path(name).name if Path(name).exists() else str(name)
+
+
+def dtype_of(loaded: Any) -> str:
+    """The type of the numbers of a model, as results show it."""
+    return str(loaded.dtype).removeprefix("torch.")
 
 
 def own_text() -> dict[str, str]:

@@ -17,6 +17,7 @@ from sharpmax.cli._inputs import (
     Stretches,
     Windows,
     command_of,
+    dtype_of,
     name_of,
     names,
     numbers,
@@ -76,7 +77,7 @@ def calibrate(
     text_batch: Annotated[int, typer.Option(min=1, help="Windows of text in a step.")] = 2,
     text_weight: Annotated[
         float, typer.Option(min=0.0, help="Weight of text in the fit and in the choice of heads.")
-    ] = 1.0,
+    ] = 30.0,
     learning_rate: Annotated[float, typer.Option(min=1e-9, help="Of Adam.")] = 0.03,
     shrink: Annotated[
         float, typer.Option(min=0.0, help="Weight of the sum of absolute values of all numbers.")
@@ -144,7 +145,7 @@ def calibrate(
     # Before the work, so that a folder that cannot be written is not found out after it.
     output.mkdir(parents=True, exist_ok=True)
     loaded, tokenizer = load(console, model, dtype)
-    name, numbers_of = name_of(model, loaded), str(loaded.dtype).removeprefix("torch.")
+    name = name_of(model, loaded)
     settings = Settings(
         model=name,
         texts={file: len(content) for file, content in texts.items()},
@@ -162,7 +163,7 @@ def calibrate(
         learning_rate=learning_rate,
         shrink=shrink,
         seed=seed,
-        dtype=numbers_of,
+        dtype=dtype_of(loaded),
     )
     study = Study(output, settings, command_of(context), resume=resume)
     cells = cells_of(compared, further)
@@ -182,7 +183,7 @@ def calibrate(
             contexts=evaluate_contexts,
             windows=evaluate_windows,
             seed=seed,
-            dtype=numbers_of,
+            dtype=dtype_of(loaded),
         )
         evaluation = study.evaluation(measured)
         for family in wanted:

@@ -11,8 +11,8 @@ import typer
 
 from sharpmax._extras import require
 from sharpmax._files import Refused
-from sharpmax.cli._inputs import Model, numbers
-from sharpmax.cli._progress import quiet
+from sharpmax.cli._inputs import Dtype, Model, numbers
+from sharpmax.cli._watch import load
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,6 +66,7 @@ def diagnose(
         bool, typer.Option("--sink", help="Leave the first token and learned sinks out.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the numbers in prompts.")] = 0,
+    dtype: Dtype = None,
     output: Annotated[Path, typer.Option(help="Where to write the report.")] = Path(
         "build/diagnosis.html"
     ),
@@ -93,14 +94,10 @@ def diagnose(
     # Imported when the command runs, so that --help answers at once.
     from rich.console import Console
 
-    from sharpmax.models import load_model
-    from sharpmax.models._load import SMOLLM2
     from sharpmax.report.diagnosis_page import draw_diagnosis
 
     console = Console()
-    here = model == SMOLLM2 or Path(model).exists()
-    with console.status(f"Loading {model}"), quiet(bars=not here):
-        loaded, tokenizer = load_model(model)
+    loaded, tokenizer = load(console, model, dtype)
     given: Any
     if words is None:
         given, options, source = _prompts(loaded, tokenizer, asked, inputs or _PROMPT_INPUTS, seed)

@@ -17,6 +17,7 @@ from sharpmax.cli._inputs import (
     Stretches,
     Windows,
     command_of,
+    dtype_of,
     name_of,
     names,
     numbers,
@@ -113,7 +114,7 @@ def evaluate(
         contexts=contexts,
         windows=windows,
         seed=seed,
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=dtype_of(loaded),
     )
     path = output / "evaluation.json"
     evaluation = Evaluation.open(path, settings, command_of(context), resume=resume)

@@ -34,6 +34,9 @@ from sharpmax.models._sharpened import Sharpened, tensor_parallel
 TOLERANCE = 0.02
 """Nats by which the loss on ordinary text may rise, if nothing else is asked for."""
 
+TEXT_WEIGHT = 30.0
+"""Nats of an answer that a nat of ordinary text counts for, if nothing else is asked for."""
+
 
 class Stage(NamedTuple):
     """How far a calibration is.
@@ -63,7 +66,7 @@ def calibrate(
     steps: int = 60,
     batch: int = 4,
     text_batch: int = 2,
-    text_weight: float = 1.0,
+    text_weight: float = TEXT_WEIGHT,
     learning_rate: float = 0.03,
     shrink: float = 1e-4,
     seed: int = 0,

@@ -21,7 +21,8 @@ ACCURACY: Final = (
 TRADE: Final = (
     "Each point is some of the heads with some of their fitted change, on the second part of the"
     " data, which chose among them: how much less the answers surprise the model, against how much"
-    " more ordinary text does. A ring marks what was kept; below each point, two standard errors."
+    " more ordinary text does. A ring marks what was kept; below and right of a"
+    " point, two standard errors."
 )
 RULE: Final = (
     "An arm is better than another if the whole 95% interval of the paired difference is above 0,"

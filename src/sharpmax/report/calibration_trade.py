@@ -83,9 +83,14 @@ def _draw_family(axes: Any, name: str, look: ArmLook, noted: Mapping[str, Any]) 
         0.0 if point["certain"] is None else max(0.0, point["gain"] - point["certain"])
         for point in points
     ]
+    right = [
+        0.0 if point["harm"] is None else max(0.0, point["harm"] - point["rise"])
+        for point in points
+    ]
+    none = [0.0] * len(points)
     axes.errorbar(
         [point["rise"] for point in points], [point["gain"] for point in points],
-        [below, [0.0] * len(points)], color=look.color, marker=look.marker, linestyle="none",
+        [below, none], [none, right], color=look.color, marker=look.marker, linestyle="none",
         markersize=4.6, elinewidth=0.7, alpha=0.75, zorder=2,
     )  # fmt: skip
     best = frontier(points)

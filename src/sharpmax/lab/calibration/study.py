@@ -17,7 +17,7 @@ from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.lab.calibration.verdict import PLAIN
 from sharpmax.lab.results import check_settings, refuse_earlier
 from sharpmax.models import Calibration, Splits, Stage, Window, calibrate
-from sharpmax.models._calibrate import TOLERANCE
+from sharpmax.models._calibrate import TEXT_WEIGHT, TOLERANCE
 from sharpmax.models._families import FamilyName
 from sharpmax.tasks.questions import Tokenizer
 
@@ -45,7 +45,7 @@ class Settings:
         steps: Of a fit.
         batch: Contexts in a step.
         text_batch: Windows in a step.
-        text_weight: Of their loss.
+        text_weight: Of their drift in the fit, and of their loss in the choice of heads.
         learning_rate: Of Adam.
         shrink: Weight of the sum of absolute values.
         seed: Of the drawing and of the order of the data.
@@ -64,7 +64,7 @@ class Settings:
     steps: int = 60
     batch: int = 4
     text_batch: int = 2
-    text_weight: float = 1.0
+    text_weight: float = TEXT_WEIGHT
     learning_rate: float = 0.03
     shrink: float = 1e-4
     seed: int = 0
