@@ -100,6 +100,19 @@ def test_gradients_of_the_policys_parameters(impl: str, make) -> None:
         )
 
 
+@pytest.mark.parametrize("impl", ["cpu", "composed"])
+def test_a_law_without_strength_can_gain_some(impl: str) -> None:
+    query, key, value = (x.detach() for x in made())
+    strength = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    gradients = {}
+    for which in ("reference", impl):
+        policy = Exponential(0.5, strength=strength)
+        output = sharpmax.attention(query, key, value, policy=policy, enable_gqa=True, impl=which)
+        (gradients[which],) = torch.autograd.grad(output.square().sum(), strength)
+    assert gradients["reference"].abs().min() > 0
+    torch.testing.assert_close(gradients[impl], gradients["reference"], atol=2e-3, rtol=2e-3)
+
+
 @settings(max_examples=120)
 @given(case=cases())
 def test_gradients_agree_with_the_specification(case: Case) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,11 @@ def test_every_arm_on_every_cell_with_the_best_in_bold() -> None:
     assert of_text["plain"].startswith("**")
     assert "**" not in of_text["paper in all heads"]
     assert "`sharpmax calibrate abacus`" in table.caption
+
+
+def test_of_many_commands_the_number_is_told() -> None:
+    several = replace(EVALUATION, command="sharpmax evaluate a\nsharpmax evaluate b --resume")
+    assert "Written by 2 commands, which evaluation.json lists." in means_table(several).caption
 
 
 def test_what_is_not_there_is_left_out() -> None:

@@ -130,9 +130,14 @@ def derivatives(
         logarithm = torch.log(count.clamp(min=1).to(entropy.dtype))
         return None, [torch.where(columns[0] * logarithm > 1.0, logarithm, 0.0)]
     if form == Form.RAMPS:
-        live = torch.where(beta > 1.0, beta, 0.0)  # through the exponential, and its clip at 1
+        ramps = list(zip(columns[1::3], columns[2::3], columns[3::3], strict=True))
+        total = zero + columns[0]
+        for knot, slope, width in ramps:
+            total = total + slope * torch.minimum((entropy - knot).clamp(min=0), width)
+        # Through the exponential and its clip, which is inclusive: slopes of zero can grow.
+        live = torch.where(total >= 0, beta, 0.0)
         slope_of_log, by_parameter = zero, [live]
-        for knot, slope, width in zip(columns[1::3], columns[2::3], columns[3::3], strict=True):
+        for knot, slope, width in ramps:
             excess = entropy - knot
             inside = ((excess > 0) & (excess < width)).to(entropy.dtype)
             slope_of_log = slope_of_log + slope * inside

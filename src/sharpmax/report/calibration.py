@@ -250,9 +250,12 @@ def _rows(
 
 def _source(evaluation: Evaluation) -> str:
     settings = evaluation.settings
-    commands = " and ".join(f"`{command}`" for command in evaluation.command.splitlines())
+    commands = evaluation.command.splitlines()
+    written = f"`{commands[0]}`"
+    if len(commands) > 1:
+        written = f"{len(commands)} commands, which evaluation.json lists"
     return (
         f"{settings.model}, in {settings.dtype}; {settings.questions:,} questions in"
         f" {settings.contexts:,} contexts and {settings.windows:,} windows a cell at the most."
-        f" Written by {commands}."
+        f" Written by {written}."
     )
