@@ -71,23 +71,23 @@ def test_all_arms_at_a_glance() -> None:
     assert "against constant" in table.header
     rows = {row[0]: row[1:] for row in table.rows}
     assert list(rows) == [f"**{arm}**" if arm == "constant" else arm for arm in SHARES]
-    assert rows["plain"] == ["", "46.0", "", "", "", "", ""]
-    heads, right, against_plain, unseen, against, surprise, rise = rows["gain"]
-    assert (heads, right) == ("2", "51.2")
+    assert rows["plain"] == ["", "2,400", "46.0", "", "", "", "", ""]
+    heads, questions, right, against_plain, unseen, against, surprise, rise = rows["gain"]
+    assert (heads, questions, right) == ("2", "2,400", "51.2")
     assert against_plain.startswith("+5.2 [")
     assert unseen.startswith("+5.2 [")
     assert against.startswith(f"{MINUS}25.0 [")
     assert surprise.startswith(f"{MINUS}{0.0517 * 1.9:.3f} [")
     assert rise.startswith("+0.004 [")
-    assert rows["**constant**"][4] == ""
-    assert rows["paper in all heads"][6].startswith("+1.300")
-    assert "passkey and key-value, 2,400 in 25 contexts: percent right" in table.caption
+    assert rows["**constant**"][5] == ""
+    assert rows["paper in all heads"][7].startswith("+1.300")
+    assert "passkey and key-value, 2,400 in 25 contexts: percent right of those" in table.caption
 
 
 def test_nothing_to_be_better_than() -> None:
     evaluation = make_evaluation({"plain": 0.5}, [Cell("text", 64)])
     table = summary_table(evaluation, {}, judge(evaluation, {}))
-    assert table.rows == [["plain", *[""] * 7]]
+    assert table.rows == [["plain", *[""] * 8]]
 
 
 def test_heads_have_the_columns_that_they_need() -> None:

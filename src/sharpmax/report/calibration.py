@@ -47,6 +47,7 @@ def summary_table(
             [
                 f"**{arm}**" if arm == verdict.subject else arm,
                 heads,
+                "" if whole is None else f"{whole.questions:,}",
                 "" if whole is None else f"{100 * whole.share:.1f}",
                 "" if whole is None or itself else points(whole.difference, whole.interval),
                 "" if unseen is None or itself else points(unseen.difference, unseen.interval),
@@ -61,13 +62,14 @@ def summary_table(
     every = compare(evaluation, PLAIN, PLAIN, verdict.tasks)
     asked = "none" if every is None else f"{every.questions:,} in {every.contexts:,} contexts"
     return Table(
-        ["arm", "heads", "right, %", "against plain", "in unseen wordings", f"against {subject}",
-         "surprise", "loss on text"],
+        ["arm", "heads", "questions", "right, %", "against plain", "in unseen wordings",
+         f"against {subject}", "surprise", "loss on text"],
         rows,
         title="Every arm at a glance",
         caption=(
-            f"On all questions of {' and '.join(verdict.tasks) or 'any task'}, {asked}: percent"
-            " right, then differences in points with 95% intervals from resampled contexts."
+            f"On questions of {' and '.join(verdict.tasks) or 'any task'}, {asked}: percent right"
+            " of those that an arm was asked, then differences on those that both were asked, in"
+            " points with 95% intervals from resampled contexts."
             " Surprise: nats that the right answer takes, less those with plain. Loss on text: the"
             " largest rise over the lengths, in nats a token."
         ),
