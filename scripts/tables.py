@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 from sharpmax.lab.calibration.evaluation import Evaluation
+from sharpmax.lab.calibration.verdict import judge
 from sharpmax.lab.max_retrieval.anatomy import load_anatomy
 from sharpmax.lab.max_retrieval.records import Table
-from sharpmax.models import Diagnosis
+from sharpmax.models import Calibration, Diagnosis
 from sharpmax.report import calibration, diagnosis, max_retrieval
+from sharpmax.report._calibration_text import verdict_sentence
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.tables import fill
 
@@ -38,16 +40,21 @@ def tables() -> dict[str, str]:
 
 
 def _models() -> dict[str, str]:
-    """Tables of a model that was diagnosed and calibrated."""
+    """Tables of a model that was diagnosed, calibrated and evaluated."""
     folder = ROOT / "results/smollm2"
     measured = Diagnosis.from_json(folder / "diagnosis.json")
     evaluation = Evaluation.load(folder / "evaluation.json")
-    worst = measured.worst()[:WORST]
-    return {
-        "smollm2-verdicts": diagnosis.verdicts_table(measured).to_markdown(),
-        "smollm2-heads": diagnosis.heads_table(measured, worst).to_markdown(),
-        "smollm2-answers": calibration.means_table(evaluation).to_markdown(),
+    families = {path.stem: Calibration.load(path) for path in (folder / "families").glob("*.json")}
+    verdict = judge(evaluation, families)
+    found = {
+        "smollm2-verdicts": diagnosis.verdicts_table(measured),
+        "smollm2-heads": diagnosis.heads_table(measured, measured.worst()[:WORST]),
+        "smollm2-summary": calibration.summary_table(evaluation, families, verdict),
+        "smollm2-dispersing": calibration.dispersing_table(families["constant"], measured),
+        "smollm2-answers": calibration.means_table(evaluation),
     }
+    told = {name: table.to_markdown() for name, table in found.items()}
+    return told | {"smollm2-verdict": verdict_sentence(verdict)}
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
+from diagnoses import make_diagnosis
 from sharpmax.lab.calibration.cells import Cell
 from sharpmax.lab.calibration.verdict import judge
 from sharpmax.report.calibration import (
     changes_table,
+    dispersing_table,
     heads_table,
     largest_rise,
     means_table,
@@ -88,6 +90,20 @@ def test_nothing_to_be_better_than() -> None:
     evaluation = make_evaluation({"plain": 0.5}, [Cell("text", 64)])
     table = summary_table(evaluation, {}, judge(evaluation, {}))
     assert table.rows == [["plain", *[""] * 8]]
+
+
+def test_what_becomes_of_heads_that_disperse() -> None:
+    diagnosis = make_diagnosis([["dispersing", "flat", "flat", "sink"]] * 3)
+    contributions = [[0.1 * head - layer for layer in range(3) for head in range(4)]]
+    calibration = make_calibration("constant", {(1, 0): 1.5, (2, 0): 0.5, (2, 2): 1.2})
+    calibration.notes["select"]["contributions"] = contributions
+    table = dispersing_table(calibration, diagnosis, most=2)
+    assert table.header[-1] == "of the 2 that help most"
+    assert table.rows == [
+        ["dispersing", "3", "2", "1", "1", "1"],
+        ["flat", "6", "1", "1", "0", "1"],
+        ["sink", "3", "0", "0", "0", "0"],
+    ]
 
 
 def test_heads_have_the_columns_that_they_need() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -80,11 +80,26 @@ _OTHERS: Final = tuple(
 )
 
 
-def looks(arms: Sequence[str]) -> dict[str, ArmLook]:
-    """The looks of some arms; those with names of their own take colours in turn."""
+def in_order(arms: Iterable[str]) -> list[str]:
+    """Arms in the order of tables: the model as it is, calibrations, controls.
+
+    Example:
+        >>> in_order(["gain", "uniform beta 1.1", "plain", "mine", "constant"])
+        ['plain', 'constant', 'gain', 'mine', 'uniform beta 1.1']
+    """
+    known = list(_KNOWN)
+
+    def place(arm: str) -> tuple[bool, int]:
+        return is_control(arm), known.index(arm) if arm in known else len(known)
+
+    return sorted(arms, key=lambda arm: (arm != "plain", *place(arm)))
+
+
+def looks(arms: Iterable[str]) -> dict[str, ArmLook]:
+    """The looks of some arms, in order; those with names of their own take colours in turn."""
     found: dict[str, ArmLook] = {}
     turn = 0
-    for arm in arms:
+    for arm in in_order(arms):
         known = _KNOWN.get(arm) or _beginning(arm)
         if known is None:
             known = _OTHERS[turn % len(_OTHERS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sharpmax.report._arms import is_control, looks
+from sharpmax.report._arms import in_order, is_control, looks
 from sharpmax.report.calibration import largest_rise
 from sharpmax.report.tables import Table
 
@@ -199,7 +199,7 @@ def choice_sentence(calibrations: Mapping[str, Calibration]) -> str:
 
 def arms_table(evaluation: Evaluation) -> Table:
     """What each arm is."""
-    rows = [[arm, look.meaning] for arm, look in looks(list(evaluation.arms)).items()]
+    rows = [[arm, look.meaning] for arm, look in looks(evaluation.arms).items()]
     return Table(["arm", "what it does"], rows, words=2)
 
 
@@ -210,7 +210,7 @@ def accuracy_alt(evaluation: Evaluation) -> str:
     return (
         f"Share of right answers against the length of the prompt, from {lengths[0]:,} to"
         f" {lengths[-1]:,} tokens, for {', '.join(tasks)}, with a line for each of"
-        f" {', '.join(evaluation.arms)}."
+        f" {', '.join(in_order(evaluation.arms))}."
     )
 
 

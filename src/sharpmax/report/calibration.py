@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from sharpmax.report._arms import in_order
+from sharpmax.report._verdicts import VERDICTS, counts
 from sharpmax.report.tables import Table
 
 if TYPE_CHECKING:
     from sharpmax.lab.calibration.evaluation import CellResult, Evaluation
     from sharpmax.lab.calibration.verdict import Verdict
-    from sharpmax.models import Calibration
+    from sharpmax.models import Calibration, Diagnosis
 
-__all__ = ["changes_table", "heads_table", "means_table", "summary_table"]
+__all__ = ["changes_table", "dispersing_table", "heads_table", "means_table", "summary_table"]
 
 _MINUS: Final = "\N{MINUS SIGN}"
+_WAYS: Final = ("sharper", "flatter")
 _ORDER: Final = ("passkey", "key-value", "maximum", "text")
 
 
@@ -35,7 +38,7 @@ def summary_table(
     from sharpmax.lab.calibration.verdict import PLAIN, compare, surprise
 
     rows = []
-    for arm in evaluation.arms:
+    for arm in in_order(evaluation.arms):
         whole = compare(evaluation, arm, PLAIN, verdict.tasks)
         unseen = compare(evaluation, arm, PLAIN, verdict.tasks, wording="unseen")
         less = compare(evaluation, arm, verdict.subject, verdict.tasks)
@@ -183,6 +186,40 @@ def heads_table(calibration: Calibration) -> Table:
     return Table(["layer", "head", *shown], rows, words=0)
 
 
+def dispersing_table(calibration: Calibration, diagnosis: Diagnosis, most: int = 27) -> Table:
+    """What a calibration does to heads that disperse, and to others.
+
+    Args:
+        calibration: One that `sharpmax.calibrate` made of all layers.
+        diagnosis: Of the same model.
+        most: So many heads are the ones that help most.
+
+    Returns:
+        A row a verdict of the diagnosis.
+    """
+    from sharpmax.lab.calibration.changes import changed_heads
+
+    verdicts = {(head.layer, head.head): head.verdict for head in diagnosis.heads}
+    changes = changed_heads(calibration)
+    heads = [
+        (i, head) for i, count in enumerate(calibration.head_counts) for head in range(count or 0)
+    ]
+    # Of the loss, so what helps is negative.
+    contributions = map(sum, zip(*calibration.notes["select"]["contributions"], strict=True))
+    ranked = sorted(zip(contributions, heads, strict=True))[:most]
+    rows = []
+    for verdict, number in counts(diagnosis.heads).items():
+        mine = [each for each in changes if verdicts[each.layer, each.head] == verdict]
+        best = sum(verdicts[head] == verdict for _, head in ranked)
+        sharper, flatter = (sum(getattr(each, way) for each in mine) for way in _WAYS)
+        figures = (number, len(mine), sharper, flatter, best)
+        rows.append([VERDICTS[verdict].label, *(f"{figure:,}" for figure in figures)])
+    return Table(
+        ["verdict", "heads", "changed", "sharper", "less sharp", f"of the {most} that help most"],
+        rows,
+    )
+
+
 def largest_rise(
     evaluation: Evaluation, arm: str | None
 ) -> tuple[int, float, tuple[float, float]] | None:
@@ -241,7 +278,7 @@ def _rows(
     for task, wording in order:
         told = {length: cells(found) for length, found in by_cell[task, wording].items()}
         name = f"{task}, unseen wording" if wording == "unseen" else task
-        for arm in evaluation.arms:
+        for arm in in_order(evaluation.arms):
             line = [told.get(length, {}).get(arm, "") for length in lengths]
             if any(line):
                 rows.append([name, arm, *line])

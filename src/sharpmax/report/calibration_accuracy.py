@@ -51,7 +51,7 @@ def draw_answers(
         raise LookupError("the evaluation has no results to draw")
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    arms = looks(list(evaluation.arms))
+    arms = looks(evaluation.arms)
     legend = 0.14 + 0.24 * -(-len(arms) // 4)
     height = legend + 2.95 * rows + 0.5
     with matplotlib.rc_context(_style.SETTINGS):
