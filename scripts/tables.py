@@ -11,6 +11,7 @@ from sharpmax.models import Calibration, Diagnosis
 from sharpmax.report import calibration, diagnosis, max_retrieval
 from sharpmax.report._calibration_text import verdict_sentence
 from sharpmax.report.attention import attention_tables, profile_table
+from sharpmax.report.models_bench import models_tables
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
@@ -30,8 +31,10 @@ def tables() -> dict[str, str]:
     retrieval = ROOT / "results/max_retrieval"
     table = Table.load(retrieval / "table.json")
     anatomy = max_retrieval.anatomy_table(table, load_anatomy(retrieval / "anatomy.json"))
+    cost = json.loads((ROOT / "results/models/benchmark.json").read_text(encoding="utf-8"))
     return {
         **attention_tables(benchmark),
+        **models_tables(cost),
         "attention-profile": profile_table(profile).to_markdown(),
         **max_retrieval.tables(table),
         "max-retrieval-anatomy": anatomy.to_markdown(),
@@ -49,6 +52,7 @@ def _models() -> dict[str, str]:
     found = {
         "smollm2-verdicts": diagnosis.verdicts_table(measured),
         "smollm2-heads": diagnosis.heads_table(measured, measured.worst()[:WORST]),
+        "smollm2-headline": calibration.headline_table(evaluation, ("plain", "constant+gain")),
         "smollm2-summary": calibration.summary_table(evaluation, families, verdict),
         "smollm2-dispersing": calibration.dispersing_table(families["constant"], measured),
         "smollm2-answers": calibration.means_table(evaluation),

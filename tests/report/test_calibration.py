@@ -12,6 +12,7 @@ from sharpmax.lab.calibration.verdict import judge
 from sharpmax.report.calibration import (
     changes_table,
     dispersing_table,
+    headline_table,
     heads_table,
     largest_rise,
     means_table,
@@ -45,6 +46,20 @@ def test_every_arm_on_every_cell_with_the_best_in_bold() -> None:
 def test_of_many_commands_the_number_is_told() -> None:
     several = replace(EVALUATION, command="sharpmax evaluate a\nsharpmax evaluate b --resume")
     assert "Written by 2 commands, which evaluation.json lists." in means_table(several).caption
+
+
+def test_a_few_arms_at_a_glance() -> None:
+    cells = [Cell("key-value", 2048), Cell("passkey", 1024), Cell("text", 1024)]
+    cells += [Cell("passkey", 1024, "unseen")]
+    table = headline_table(make_evaluation({"plain": 0.5, "gain": 0.75}, cells), ("plain", "gain"))
+    assert table.header == ["task", "tokens", "plain", "gain"]
+    assert table.rows[:2] == [
+        ["passkey, % right", "1,024", "50.0", "75.0"],
+        ["key-value, % right", "2,048", "46.0", "71.0"],
+    ]
+    assert table.rows[2][:2] == ["loss on text", "1,024"]
+    assert len(table.rows) == 3
+    assert not headline_table(EVALUATION, ("plain", "no such arm")).rows
 
 
 def test_what_is_not_there_is_left_out() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sharpmax.report._arms import in_order
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from sharpmax.lab.calibration.verdict import Verdict
     from sharpmax.models import Calibration, Diagnosis
 
-__all__ = ["changes_table", "dispersing_table", "heads_table", "means_table", "summary_table"]
+__all__ = [
+    "changes_table",
+    "dispersing_table",
+    "headline_table",
+    "heads_table",
+    "means_table",
+    "summary_table",
+]
 
 _MINUS: Final = "\N{MINUS SIGN}"
 _WAYS: Final = ("sharper", "flatter")
@@ -79,6 +86,27 @@ def summary_table(
     )  # fmt: skip
 
 
+def headline_table(evaluation: Evaluation, arms: Sequence[str]) -> Table:
+    """A few arms on the cells that all of them were asked, in the usual wording.
+
+    Args:
+        evaluation: The results.
+        arms: Which, in the order of the columns.
+
+    Returns:
+        A row a task and length, a column an arm.
+    """
+    asked = {result.cell for result in evaluation.results if result.wording != "unseen"}
+    rows = []
+    for cell in sorted(asked, key=lambda cell: (_ORDER.index(cell.task), cell.length)):
+        found = [evaluation.find(arm, cell) for arm in arms]
+        means = [_mean(result) for result in found if result is not None]
+        if len(means) == len(arms):
+            name = "loss on text" if cell.task == "text" else f"{cell.task}, % right"
+            rows.append([name, f"{cell.length:,}", *means])
+    return Table(["task", "tokens", *arms], rows, caption=_source(evaluation))
+
+
 def means_table(evaluation: Evaluation) -> Table:
     """Every arm on every cell, with its interval; the best of each cell is bold.
 
@@ -91,10 +119,7 @@ def means_table(evaluation: Evaluation) -> Table:
 
     def cells(results: Mapping[str, CellResult]) -> dict[str, str]:
         of_text = next(iter(results.values())).task == "text"
-        means = {
-            arm: f"{result.mean:.3f}" if of_text else f"{100 * result.mean:.1f}"
-            for arm, result in results.items()
-        }
+        means = {arm: _mean(result) for arm, result in results.items()}
         best = (min if of_text else max)(means.values(), key=float)
         differ = len(set(means.values())) > 1
         return {
@@ -250,6 +275,10 @@ def nats(difference: float, interval: tuple[float, float]) -> str:
 def _signed(value: float, ends: list[float], digits: int) -> str:
     one, *others = (f"{each:+.{digits}f}".replace("-", _MINUS) for each in (value, *ends))
     return f"{one} [{', '.join(others)}]"
+
+
+def _mean(result: CellResult) -> str:
+    return f"{result.mean:.3f}" if result.task == "text" else f"{100 * result.mean:.1f}"
 
 
 def _range(result: CellResult) -> str:
