@@ -14,6 +14,13 @@ from sharpmax.report.clrs_text_figures import draw_accuracy, draw_all, draw_entr
 _SIZES = (8, 16, 24, 32, 48, 64)
 
 
+def _record(
+    method: str, trained_with: str, tokenizer: str, name: str, n: int, shares: tuple[float, ...]
+) -> Record:
+    tokens = tuple((1 + share) / 2 for share in shares)
+    return Record(method, trained_with, tokenizer, name, n, 64, shares, tokens)
+
+
 def _table() -> Table:
     records = []
     for tokenizer, gain in (("numbers", 0.1), ("characters", -0.1)):
@@ -27,7 +34,7 @@ def _table() -> Table:
                     right = level * min(1.0, 16 / n)
                     right += gain * (method == "paper" and n > 16)
                     shares = tuple(max(0.0, right - 0.01 * seed * (n > 16)) for seed in range(3))
-                    records.append(Record(method, trained_with, tokenizer, name, n, 64, shares))
+                    records.append(_record(method, trained_with, tokenizer, name, n, shares))
     lengths = {"minimum": (8, 16), "quicksort": (8, 16), "bfs": (8, 16)}
     settings = {"times": [1.5, 2, 3, 4]}
     return Table("sharpmax reproduce clrs-text", (0, 1, 2), {}, tuple(records), lengths, settings)
@@ -54,8 +61,10 @@ def test_tables_say_what_was_measured() -> None:
         "clrs-text-learnt",
         "clrs-text-inference",
         "clrs-text-sizes-numbers",
+        "clrs-text-tokens-numbers",
         "clrs-text-algorithms-numbers",
         "clrs-text-sizes-characters",
+        "clrs-text-tokens-characters",
         "clrs-text-algorithms-characters",
         "clrs-text-dispersion",
     ]
@@ -67,6 +76,9 @@ def test_tables_say_what_was_measured() -> None:
     sizes = found["clrs-text-sizes-numbers"]
     assert "| paper's rule, at inference alone | 96.0 ± 0.0 | 1 |" in sizes
     assert "mean over the algorithms learnt (minimum, quicksort); sizes" in sizes
+    tokens = found["clrs-text-tokens-numbers"]
+    assert "| softmax | 98.0 ± 0.0 |" in tokens
+    assert "Percent of the tokens of answers that are right" in tokens
     assert "| numbers-softmax | 0 |" in found["clrs-text-dispersion"]
     for text in found.values():
         assert "Written by `sharpmax reproduce clrs-text`." in text

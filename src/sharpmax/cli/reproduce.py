@@ -20,7 +20,7 @@ reproduce = typer.Typer(
     no_args_is_help=True,
 )
 
-_POSITIONS = "none"
+_POSITIONS = "coupled"
 _RANK = 8
 
 
@@ -123,7 +123,7 @@ def clrs_text(
         int, typer.Option(min=0, help="Of the adapters of --model; 0 trains all weights.")
     ] = _RANK,
     positions: Annotated[
-        str, typer.Option(help="Of the small model: rotary, randomised or none.")
+        str, typer.Option(help="Of the small model: coupled, none, randomised or rotary.")
     ] = _POSITIONS,
     largest: Annotated[
         int | None, typer.Option(min=4, help="The largest size in training, of all algorithms.")

@@ -50,8 +50,9 @@ class OverSeeds:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The record that plain data describes; what is no field of it is left out."""
         kind: Any = cls
-        values = {field.name: data[field.name] for field in fields(kind)}
-        return cls(**{**values, "accuracy": tuple(data["accuracy"])})
+        found = {field.name: data[field.name] for field in fields(kind)}
+        # JSON has no tuples.
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
 
 class Records(Generic[Record]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEARNT",
+    "Measure",
     "Way",
     "algorithms_table",
     "dispersion_table",
@@ -34,6 +35,14 @@ __all__ = [
 
 LEARNT: Final = 0.9
 """An algorithm is learnt where plain softmax answers this share right at the training sizes."""
+
+Measure = Literal["accuracy", "tokens"]
+"""Fields of a record that a table may be about."""
+
+_MEASURES: Final = {
+    "accuracy": "Percent right",
+    "tokens": "Percent of the tokens of answers that are right, those before them given,",
+}
 
 
 class Way(NamedTuple):
@@ -89,12 +98,14 @@ def tables(table: Results, entropy: Mapping[str, Any] | None = None) -> dict[str
 
     Returns:
         Markdown by name: clrs-text-learnt, clrs-text-inference; for each tokenizer
-        clrs-text-sizes-TOKENIZER and clrs-text-algorithms-TOKENIZER; and clrs-text-dispersion.
+        clrs-text-sizes-TOKENIZER, clrs-text-tokens-TOKENIZER and clrs-text-algorithms-TOKENIZER;
+        and clrs-text-dispersion.
     """
     found = {"clrs-text-learnt": learnt_table(table), "clrs-text-inference": inference_table(table)}
     for tokenizer in tokenizers(table):
         name = tokenizer.replace(" ", "-")
         found[f"clrs-text-sizes-{name}"] = sizes_table(table, tokenizer)
+        found[f"clrs-text-tokens-{name}"] = sizes_table(table, tokenizer, "tokens")
         found[f"clrs-text-algorithms-{name}"] = algorithms_table(table, tokenizer)
     if entropy is not None:
         found["clrs-text-dispersion"] = dispersion_table(table, entropy)
@@ -127,12 +138,13 @@ def learnt_table(table: Results) -> Table:
     return Table(["algorithm", "sizes in training", *kinds], rows, caption=below, words=2)
 
 
-def sizes_table(table: Results, tokenizer: str) -> Table:
+def sizes_table(table: Results, tokenizer: str, measure: Measure = "accuracy") -> Table:
     """Every way against the size, over the algorithms that are learnt.
 
     Args:
         table: The results.
         tokenizer: Which of the tokenizers.
+        measure: What counts: whole answers, or their tokens.
 
     Returns:
         A row a way: mean and deviation over seeds, and the p-value of the paired t-test against
@@ -141,14 +153,14 @@ def sizes_table(table: Results, tokenizer: str) -> Table:
     names = learnt(table, tokenizer)
     multiples = _multiples(table)
     plain = {
-        times: _over_algorithms(table, tokenizer, Way("softmax", "softmax"), names, times)
+        times: _over_algorithms(table, tokenizer, Way("softmax", "softmax"), names, times, measure)
         for times in multiples
     }
     rows = []
     for way in ways(table, tokenizer):
         row = [label_of(way)]
         for times in multiples:
-            ours = _over_algorithms(table, tokenizer, way, names, times)
+            ours = _over_algorithms(table, tokenizer, way, names, times, measure)
             row.append(_with_deviation(ours))
             tested = None if way.method == "softmax" else _compared(ours, plain[times])
             row.append(p_value(tested))
@@ -157,7 +169,8 @@ def sizes_table(table: Results, tokenizer: str) -> Table:
     for times in multiples:
         header += [_times(times), "p"]
     below = (
-        f"Percent right ± standard deviation over seeds, mean over {_which(table, tokenizer)}; "
+        f"{_MEASURES[measure]} ± standard deviation over seeds, mean over "
+        f"{_which(table, tokenizer)}; "
         "sizes are multiples of the largest in training. p is that of the paired t-test against "
         f"softmax. {_measured(table)}"
     )
@@ -293,11 +306,16 @@ def _record(
 
 
 def _over_algorithms(
-    table: Results, tokenizer: str, way: Way, names: Sequence[str], times: float
+    table: Results,
+    tokenizer: str,
+    way: Way,
+    names: Sequence[str],
+    times: float,
+    measure: Measure = "accuracy",
 ) -> tuple[float, ...]:
-    """Mean accuracy over algorithms, a number a seed."""
+    """Mean share right over algorithms, a number a seed."""
     found = [_record(table, tokenizer, way, name, times) for name in names]
-    shares = [record.accuracy for record in found if record is not None]
+    shares = [getattr(record, measure) for record in found if record is not None]
     return tuple(np.mean(shares, axis=0).tolist()) if shares else ()
 
 

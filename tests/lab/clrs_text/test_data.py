@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
 from sharpmax.lab.clrs_text.data import LONGEST, Encoder, batches, training_examples
 from sharpmax.lab.clrs_text.recipe import Recipe
-from sharpmax.tasks.clrs_text import Characters, example
+from sharpmax.tasks.clrs_text import Characters, Numbers, example
 
 _RECIPE = Recipe({"minimum": (4, 8), "quicksort": (4, 6)}, steps=10, batch=24, curriculum=0.5)
 
@@ -63,6 +64,29 @@ def test_positions(positions: str) -> None:
         assert len(found) == count
         assert found[-1] < LONGEST
         assert encoder(example("minimum", 6, seed=1)).positions != found
+
+
+def test_lists_share_their_places_and_answers_have_none() -> None:
+    starts = set()
+    for seed in range(9):
+        one = example("activity_selector", 6, seed=seed)
+        characters, numbers = (Encoder(kind, "coupled") for kind in (Characters(), Numbers()))
+        found = characters(one)
+        assert set(found.positions[found.asked :]) == {0}
+        text = one.question
+        # Where the numbers of the first and of the second list begin.
+        lists = [
+            [found.positions[place] for place in range(opened, text.index("]", opened))
+             if text[place] == " "]
+            for opened in (text.index("["), text.rindex("["))
+        ]  # fmt: skip
+        assert lists[0] == lists[1]
+        assert np.diff(lists[0]).tolist() == [8] * 4
+        starts.add(lists[0][0])
+        by_number = [place for place in numbers(one).positions if place]
+        assert by_number[: len(by_number) // 2] == by_number[len(by_number) // 2 :]
+        assert len(set(by_number)) == 8, "six numbers and two brackets"
+    assert len(starts) > 3, "they begin anywhere"
 
 
 def test_randomised_positions_end_somewhere() -> None:

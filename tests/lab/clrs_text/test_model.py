@@ -53,7 +53,7 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(*(m.get_input_embeddings().weight for m in (one, third)))
 
 
-@pytest.mark.parametrize("positions", ["none", "rotary", "randomised"])
+@pytest.mark.parametrize("positions", ["none", "coupled", "rotary", "randomised"])
 @pytest.mark.parametrize("sharp", [False, True])
 def test_what_fills_up_a_batch_changes_nothing(positions: Positions, sharp: bool) -> None:
     recipe = Recipe(**{**_SMALL.to_dict(), "positions": positions})

@@ -8,7 +8,7 @@ from sharpmax.lab.clrs_text.records import Record, Table
 
 
 def _record(method: str, trained_with: str, n: int, *accuracy: float) -> Record:
-    return Record(method, trained_with, "numbers", "minimum", n, 50, accuracy)
+    return Record(method, trained_with, "numbers", "minimum", n, 50, accuracy, accuracy)
 
 
 def _table() -> Table:

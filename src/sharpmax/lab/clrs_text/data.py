@@ -22,8 +22,10 @@ LONGEST = 2048
 # First numbers of the seeds of random streams.
 _CHOICE, _POSITIONS = 2001, 2002
 _IGNORED = -100
-# Without a trace they ask for the same, so each of them is drawn half as often.
-_SORTS = {"bubble_sort", "heapsort", "insertion_sort", "quicksort"}
+# Places of characters in a number: a sign, a digit, a point, three digits, and a space before.
+_STRIDE = 8
+# Coupled positions begin anywhere, so that lists of so many numbers have none that is new.
+_PLACES = 64
 # Numbers of the other algorithms are from 0 to 1.
 _DECIMALS = {
     ("find_maximum_subarray_kadane",): (-1, 1),
@@ -96,17 +98,57 @@ class Encoder:
         # The end of the line ends the answer; that of the paragraph adds nothing.
         answer = self.tokenizer.encode(one.answer.rstrip("\n") + "\n", add_special_tokens=False)
         tokens = (*question, *answer)
-        return Encoded(tokens, len(question), self._positions(len(tokens), one.seed))
+        return Encoded(tokens, len(question), self._positions(question, len(tokens), one.seed))
 
-    def _positions(self, count: int, seed: int) -> tuple[int, ...]:
+    def _positions(self, question: Sequence[int], count: int, seed: int) -> tuple[int, ...]:
         if self.positions == "none":
             return (0,) * count
+        if self.positions == "coupled":
+            stride = 1 if isinstance(self.tokenizer, Numbers) else _STRIDE
+            texts = [self.tokenizer.vocabulary[token] for token in question]
+            places = tuple(_coupled(texts, stride))
+            rng = np.random.default_rng((_POSITIONS, seed))
+            start = stride * int(rng.integers(max(1, _PLACES - max(places) // stride)))
+            # The answer is not told where it is: it must not end because it is as long as ever.
+            moved = tuple(start + place if place else 0 for place in places)
+            return (*moved, *(0,) * (count - len(question)))
         if self.positions == "rotary":
             return tuple(range(count))
         if count > LONGEST:
             raise ValueError(f"positions: expected at most {LONGEST} tokens, got {count}")
         rng = np.random.default_rng((_POSITIONS, seed))
         return tuple(np.sort(rng.choice(LONGEST, count, replace=False)).tolist())
+
+
+def _coupled(texts: Sequence[str], stride: int) -> Iterator[int]:
+    """The place of each token in its list, and within its number if that has several tokens.
+
+    Args:
+        texts: Of the tokens.
+        stride: From a place to the next: no number of a list has more tokens.
+
+    Yields:
+        The places from 1 on, those of brackets and numbers; 0 outside of lists.
+
+    Example:
+        >>> list(_coupled(["s", ":", " ", "[", "0.25", " 0.3", "]", ",", " 2"], 1))
+        [0, 0, 0, 1, 2, 3, 4, 0, 0]
+        >>> list(_coupled("s: [1 25]", 8))
+        [0, 0, 0, 8, 17, 24, 25, 26, 32]
+    """
+    place = within = 0
+    for text in texts:
+        if text == "[":
+            place, within = 1, 0
+        elif text == "]" or (place and text.startswith(" ")):
+            place, within = place + 1, 0
+        elif place == 1:
+            # Numbers after the first have a space before them.
+            place, within = 2, 1
+        yield stride * place + min(within, stride - 1) if place else 0
+        within += 1
+        if text == "]":
+            place = 0
 
 
 def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
@@ -122,11 +164,10 @@ def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
     """
     rng = np.random.default_rng((_CHOICE, seed, step))
     names = list(recipe.lengths)
-    shares = np.array([0.5 if name in _SORTS else 1.0 for name in names])
     grown = min(1.0, (step + 1) / max(1.0, recipe.curriculum * recipe.steps))
     drawn = []
     for number in range(recipe.batch):
-        name = names[rng.choice(len(names), p=shares / shares.sum())]
+        name = names[rng.integers(len(names))]
         smallest, largest = recipe.lengths[name]
         reached = smallest + math.ceil(grown * (largest - smallest))
         length = int(rng.integers(smallest, reached + 1))

@@ -11,14 +11,16 @@ from sharpmax.lab.clrs_text.data import Encoder, batches
 from sharpmax.lab.clrs_text.model import answer_logits
 from sharpmax.tasks.clrs_text import Example
 
-__all__ = ["exact"]
+__all__ = ["shares_right"]
 
 # Tokens that pass through the model at once.
 _AT_ONCE = 8192
 
 
-def exact(model: PreTrainedModel, encoder: Encoder, examples: Sequence[Example]) -> list[bool]:
-    """Whether greedy decoding gives the answers of examples.
+def shares_right(
+    model: PreTrainedModel, encoder: Encoder, examples: Sequence[Example]
+) -> list[float]:
+    """How much of the answers greedy decoding gives.
 
     The answer is read along with its question: greedy decoding gives it if each of its tokens is
     the likeliest after those before it.
@@ -29,14 +31,15 @@ def exact(model: PreTrainedModel, encoder: Encoder, examples: Sequence[Example])
         examples: Without traces.
 
     Returns:
-        Whether the answer is right, for each example.
+        The share of the tokens of its answer that are the likeliest, for each example; the answer
+        is right where it is 1.
     """
-    right = [False] * len(examples)
+    found = [0.0] * len(examples)
     encoded = [encoder(one) for one in examples]
     for numbers, batch in batches(encoded, _AT_ONCE):
         with torch.inference_mode():
             likeliest = answer_logits(model, batch).argmax(-1).cpu()
-        hits = ((likeliest == batch.targets) | (batch.targets < 0)).all(-1)
-        for number, hit in zip(numbers, hits.tolist(), strict=True):
-            right[number] = hit
-    return right
+        shares = (likeliest == batch.targets).sum(-1) / (batch.targets >= 0).sum(-1)
+        for number, share in zip(numbers, shares.tolist(), strict=True):
+            found[number] = share
+    return found

@@ -14,7 +14,7 @@ TokenizerName = Literal["numbers", "characters"]
 Attention = Literal["softmax", "paper", "ssmax"]
 """What makes weights of logits in training, in all heads."""
 
-Positions = Literal["none", "randomised", "rotary"]
+Positions = Literal["none", "coupled", "randomised", "rotary"]
 """What the model is told of the places of tokens, see `Recipe`."""
 
 
@@ -27,12 +27,13 @@ class Recipe:
         tokenizer: How text becomes tokens.
         attention: What makes weights of logits, in all heads: plain softmax; the paper's adaptive
             temperature; or SSMax, with one learned scale a head.
-        positions: "rotary" are those of Llama. "randomised" are a sorted random part of a range as
-            long as the longest test, drawn anew for each example (Ruoss et al. 2023), so that no
-            position of a test is new. "none" gives every token the same (Kazemnejad et al. 2023):
-            causality alone tells the order, no test has a position that is new, and all of a head
-            serves to compare contents. So what a test shows is due to attention; it is
-            the default.
+        positions: "rotary" are those of Llama. "coupled" are its rotations too, but a number of a
+            list is told its place in the list, counted from a random start and the same as that of
+            its neighbours in other lists (position coupling, Cho et al. 2024): what belongs
+            together is as far apart at any size, and no place is new. All else, the answer
+            above all, is told nothing. "randomised" are a sorted random part of a range as long as
+            the longest test, drawn anew for each example (Ruoss et al. 2023). "none" tells nothing
+            at all (Kazemnejad et al. 2023): causality alone gives the order.
         through_temperature: Whether gradients pass through the paper's temperature; otherwise it
             counts as a constant.
         steps: Number of batches.
@@ -59,7 +60,7 @@ class Recipe:
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     tokenizer: TokenizerName = "numbers"
     attention: Attention = "softmax"
-    positions: Positions = "none"
+    positions: Positions = "coupled"
     through_temperature: bool = True
     steps: int = 6000
     batch: int = 32

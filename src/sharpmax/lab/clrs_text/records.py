@@ -28,6 +28,8 @@ class Record(OverSeeds):
         n: Size of the inputs.
         examples: Number of questions; the same for every method and seed.
         accuracy: Share of the questions that were answered right, a number a seed.
+        tokens: Share of the tokens of answers that were right, those before them given, a number a
+            seed: long answers that are all wrong may be so by a token or by all.
     """
 
     method: str
@@ -37,6 +39,7 @@ class Record(OverSeeds):
     n: int
     examples: int
     accuracy: tuple[float, ...]
+    tokens: tuple[float, ...]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from sharpmax.lab.clrs_text.arms import Arm
 from sharpmax.lab.clrs_text.data import training_examples
 from sharpmax.lab.clrs_text.entropy import answer_entropies
-from sharpmax.lab.clrs_text.evaluation import exact
+from sharpmax.lab.clrs_text.evaluation import shares_right
 from sharpmax.lab.clrs_text.inference import applied, rule_of
 from sharpmax.lab.clrs_text.recipe import Recipe
 from sharpmax.lab.clrs_text.records import Record, Table
@@ -221,7 +221,8 @@ class Study:
                 algorithm=name,
                 n=n,
                 examples=len(asked),
-                accuracy=tuple(seed[name][str(n)] for seed in by_method[method]),
+                accuracy=tuple(seed[name][str(n)]["exact"] for seed in by_method[method]),
+                tokens=tuple(seed[name][str(n)]["tokens"] for seed in by_method[method]),
                 **named,
             )
             for method in missing
@@ -266,8 +267,8 @@ class Study:
             write_sealed(path, ENTROPY, {"command": self.table.command, "arms": found})
         return load_entropy(path)
 
-    def _test(self, arm: Arm, method: str, weights: Path) -> dict[str, dict[str, float]]:
-        """Accuracy by algorithm and size."""
+    def _test(self, arm: Arm, method: str, weights: Path) -> dict[str, dict[str, dict[str, float]]]:
+        """Shares of answers and of their tokens that are right, by algorithm and size."""
         trained = load_trained(weights)
         if arm.recipe.attention != "softmax":
             context: Any = trained.attention
@@ -280,11 +281,12 @@ class Study:
                 steps=self.settings.fit_steps,
             )
             context = applied(trained.model, rule)
-        found: dict[str, dict[str, float]] = {name: {} for name in self.settings.lengths}
+        found: dict[str, dict[str, Any]] = {name: {} for name in self.settings.lengths}
         with context:
             for (name, n), examples in self._asked().items():
-                right = exact(trained.model, trained.encoder, examples)
-                found[name][str(n)] = sum(right) / len(right)
+                shares = shares_right(trained.model, trained.encoder, examples)
+                exact = sum(share == 1 for share in shares) / len(shares)
+                found[name][str(n)] = {"exact": exact, "tokens": sum(shares) / len(shares)}
         return found
 
     def _asked(self) -> dict[tuple[str, int], list[Example]]:
