@@ -10,7 +10,7 @@ import pytest
 from sharpmax.cli import main
 from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.models import Calibration
-from tiny_models import save_llama
+from tiny_models import others, save, save_llama
 
 SMALL = [
     "--text", "book.txt", "--tasks", "passkey", "--lengths", "120", "--families", "constant,gain",
@@ -116,6 +116,21 @@ def test_the_text_of_the_package_serves_without_another(
     assert _run(model, *SMALL[2:]) == 1
     assert len(seen["texts"].test) == 1
     assert "def " in seen["texts"].test[0]
+
+
+@pytest.mark.parametrize("kind", others())
+def test_what_is_no_causal_language_model_is_refused_before_any_work(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, said = others()[kind]
+    folder = save(model, tmp_path / kind)
+    capsys.readouterr()
+    assert _run(folder, *SMALL) == 1
+    error = capsys.readouterr().err
+    assert f"{type(model).__name__}: " in error
+    assert said in error
+    assert error.count("\n") == 1
+    assert not list(Path().glob("out/*"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sharpmax.cli import main
 from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.models import Calibration, load_model
 from sharpmax.policies import Fixed
-from tiny_models import save_llama
+from tiny_models import others, save, save_llama
 
 SMALL = [
     "--text", "book.txt", "--tasks", "passkey,text", "--lengths", "120,150", "--questions", "4",
@@ -113,6 +113,21 @@ def test_an_interrupt_says_how_to_go_on(
     monkeypatch.setattr(Evaluation, "run", stop)
     assert _run(model, *SMALL) == 130
     assert "the same command with --resume goes on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", others())
+def test_what_is_no_causal_language_model_is_refused_before_any_work(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, said = others()[kind]
+    folder = save(model, tmp_path / kind)
+    capsys.readouterr()
+    assert _run(folder, *SMALL) == 1
+    error = capsys.readouterr().err
+    assert f"{type(model).__name__}: " in error
+    assert said in error
+    assert error.count("\n") == 1
+    assert not list(Path().glob("out/*"))
 
 
 @pytest.mark.parametrize(

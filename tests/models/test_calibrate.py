@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import sharpmax
-from sharpmax.models import Calibration, Splits, Window, calibrate
+from model_families import BY_NAME
+from sharpmax.models import Calibration, CannotSharpen, Splits, Window, calibrate
 from sharpmax.models._calibrate import Stage, references
 from sharpmax.models._fit import Part
 from sharpmax.models._layers import attention_layers
@@ -240,6 +241,22 @@ def test_one_context_alone_is_no_reason_and_is_saved_as_well(tmp_path: Any) -> N
     assert candidates
     assert {candidate["certain"] for candidate in candidates} == {None}
     calibration.save(tmp_path / "calibration.json")
+
+
+def test_only_what_is_measured_by_tokens_needs_a_causal_language_model() -> None:
+    encoder = BY_NAME["bert"].build()
+
+    def length(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
+        ids = torch.tensor([[token % 40 for token in window.ids] for window in windows])
+        states: Tensor = model(input_ids=ids).last_hidden_state
+        return states.square().mean((1, 2))
+
+    options: dict[str, Any] = {"tolerance": float("inf"), "steps": 2}
+    found = calibrate(encoder, _windows(), length, **options)
+    assert found.objective == "length"
+    for objective, text in (("text", None), ("answers", None), (length, _windows())):
+        with pytest.raises(CannotSharpen, match="BertModel: expected a causal language model"):
+            calibrate(encoder, _windows(), objective, text=text, **options)
 
 
 @pytest.mark.parametrize(

@@ -138,22 +138,29 @@ def _bar(console: Console) -> Iterator[Any]:
         yield progress
 
 
-def load(console: Console, model: str, dtype: str | None) -> tuple[Any, Any]:
+def load(
+    console: Console, model: str, dtype: str | None, *, causal: bool = False
+) -> tuple[Any, Any]:
     """The model and its tokenizer.
 
     Args:
         console: Where to say that it is being loaded.
         model: Its name.
         dtype: Name of the type of its numbers; None leaves them.
+        causal: Refuse what is no causal language model with attention that can be reached.
     """
     import torch
 
     from sharpmax.models import load_model
+    from sharpmax.models._layers import attention_layers
     from sharpmax.models._load import SMOLLM2
+    from sharpmax.models._sharpen import check_causal_lm
 
     here = model == SMOLLM2 or Path(model).exists()
     with console.status(f"Loading {model}"), quiet(bars=not here):
         loaded, tokenizer = load_model(model)
+    if causal:
+        check_causal_lm(loaded, attention_layers(loaded))
     return loaded if dtype is None else loaded.to(getattr(torch, dtype)), tokenizer
 
 

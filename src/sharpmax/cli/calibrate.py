@@ -144,7 +144,7 @@ def calibrate(
     console = Console()
     # Before the work, so that a folder that cannot be written is not found out after it.
     output.mkdir(parents=True, exist_ok=True)
-    loaded, tokenizer = load(console, model, dtype)
+    loaded, tokenizer = load(console, model, dtype, causal=True)
     name = name_of(model, loaded)
     settings = Settings(
         model=name,

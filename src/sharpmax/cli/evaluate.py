@@ -105,7 +105,7 @@ def evaluate(
     console = Console()
     # Before the work, so that a folder that cannot be written is not found out after it.
     output.mkdir(parents=True, exist_ok=True)
-    loaded, tokenizer = load(console, model, dtype)
+    loaded, tokenizer = load(console, model, dtype, causal=True)
     calibrations = _calibrations(calibration or [], loaded)
     settings = Settings(
         model=name_of(model, loaded),

@@ -28,7 +28,7 @@ from sharpmax.models._objective import (
 )
 from sharpmax.models._rule import Rule
 from sharpmax.models._select import Candidate, Losses, Selection, evaluate, select
-from sharpmax.models._sharpen import check_reachable, inner_model
+from sharpmax.models._sharpen import check_causal_lm, check_reachable, inner_model
 from sharpmax.models._sharpened import Sharpened, tensor_parallel
 
 TOLERANCE = 0.02
@@ -86,7 +86,8 @@ def calibrate(
     which changes no temperature, as `sharpmax calibrate` does.
 
     Args:
-        model: a causal language model of transformers; it is as it was before afterwards.
+        model: of transformers; it is as it was before afterwards. A causal language model, unless
+            the objective is your own and there is no guard.
         data: what the objective is about, in three parts. For "text" windows (`text_splits` makes
             them); for "answers" questions, as `sharpmax.tasks` draws them; for an objective of
             your own, whatever that takes.
@@ -111,13 +112,18 @@ def calibrate(
         The calibration, for `sharpmax.sharpen` or its `save`.
 
     Raises:
-        CannotSharpen: there is no attention that can be reached, or the model is sharpened.
+        CannotSharpen: there is no attention that can be reached, the model is sharpened, or it is
+            no causal language model where one is needed.
         NotImplementedError: the heads of the model are spread over ranks.
         TypeError, ValueError: naming the argument, what was expected and what came.
     """
     inner = inner_model(model)
     layers = attention_layers(inner)
-    check_reachable(inner, layers)
+    if callable(objective) and text is None:
+        check_reachable(inner, layers)
+    else:
+        # Texts and answers are measured token by token.
+        check_causal_lm(inner, layers)
     if tensor_parallel(inner)[0] > 1:
         raise NotImplementedError("model: its heads are spread over ranks")
     splits, measure = _objective(data, objective)

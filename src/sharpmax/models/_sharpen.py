@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any, cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -125,6 +126,28 @@ def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
         )
     if all(layer.closed is not None for layer in layers):
         raise CannotSharpen(f"{name}: no attention layer can be reached. {layers[0].closed}")
+
+
+def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
+    """Refuse a model that cannot be asked for the next token, or has nothing to sharpen.
+
+    Raises:
+        CannotSharpen: saying what was expected and what came.
+    """
+    name, untyped = type(model).__name__, cast("Any", model)
+    if getattr(model.config, "is_encoder_decoder", False):
+        wrong, advice = "reads two sequences", "give a decoder"
+    elif layers and all(layer.kind in ("encoder", "cross") for layer in layers):
+        wrong, advice = "sees what comes after a token", "give a decoder"
+    elif untyped.get_output_embeddings() is None:
+        wrong, advice = "has no head for the next token", "load it by AutoModelForCausalLM"
+    else:
+        check_reachable(model, layers)
+        return
+    raise CannotSharpen(
+        f"{name}: expected a causal language model, such as LlamaForCausalLM, but this one "
+        f"{wrong}; {advice}"
+    )
 
 
 def _say_what_is_missing(
