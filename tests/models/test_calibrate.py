@@ -186,7 +186,7 @@ def test_the_reference_of_the_entropy_is_that_of_the_model() -> None:
     model, windows = _model(), _windows().fit
     layers = attention_layers(model)
     with Sharpened(model, layers, {layer.index: Rule() for layer in layers}) as sharpened:
-        found = references(sharpened, layers, Part(text_loss, windows, 1))
+        found = references(sharpened, Part(text_loss, windows, 1))
         assert sharpened.active
     measured = sharpmax.diagnose(model, [list(window.ids) for window in windows], lengths=[12, 24])
     for record in measured.records:

@@ -118,7 +118,7 @@ def test_packed_sequences_stay_apart() -> None:
 
 def test_weights_are_none() -> None:
     model = fresh()
-    with sharpmax.sharpen(model, POLICY), pytest.warns(UserWarning, match="output_attentions"):
+    with sharpmax.sharpen(model, POLICY), pytest.warns(UserWarning, match="models.record"):
         output = model(**LLAMA.inputs(), output_attentions=True)
     assert output.attentions is None or not any(torch.is_tensor(x) for x in output.attentions)
 

@@ -30,6 +30,7 @@ from sharpmax.models._objective import (  # noqa: E402
     text_splits,
 )
 from sharpmax.models._plan import CannotSharpen  # noqa: E402
+from sharpmax.models._record import record  # noqa: E402
 from sharpmax.models._sharpen import sharpen  # noqa: E402
 from sharpmax.models._sharpened import LayerStatus, Sharpened  # noqa: E402
 
@@ -57,6 +58,7 @@ __all__ = [
     "calibrate",
     "diagnose",
     "load_model",
+    "record",
     "sharpen",
     "text_loss",
     "text_splits",

@@ -17,7 +17,7 @@ from sharpmax.models._calibration import Calibration
 from sharpmax.models._diagnose import positions
 from sharpmax.models._families import Family, FamilyName
 from sharpmax.models._fit import Part, fit
-from sharpmax.models._layers import Layer, attention_layers
+from sharpmax.models._layers import attention_layers
 from sharpmax.models._objective import (
     Objective,
     Splits,
@@ -26,6 +26,7 @@ from sharpmax.models._objective import (
     drift,
     text_loss,
 )
+from sharpmax.models._record import record
 from sharpmax.models._rule import Rule
 from sharpmax.models._select import Candidate, Losses, Selection, evaluate, select
 from sharpmax.models._sharpen import check_causal_lm, check_reachable, inner_model
@@ -158,7 +159,7 @@ def calibrate(
         measured = None
         if "entropy" in family.split("+"):
             usual = Part(measure, splits.fit, 1) if text is None else Part(text_loss, text.fit, 1)
-            measured = references(sharpened, open_layers, usual)
+            measured = references(sharpened, usual)
         chosen = Family(family, open_layers, flatten, measured)
         fitted = fit(
             sharpened,
@@ -270,15 +271,10 @@ class _Entropies:
         self.found.setdefault(layer, []).append(entropy[..., rows // 2 :].mean((0, 2)))
 
 
-def references(sharpened: Sharpened, layers: Sequence[Layer], part: Part) -> dict[int, Tensor]:
+def references(sharpened: Sharpened, part: Part) -> dict[int, Tensor]:
     """The entropy of each head at the lengths of the fit, where the model works."""
     entropies = _Entropies()
-    rules = {layer.index: Rule() for layer in layers}
-    with (
-        sharpened.disabled(),
-        Sharpened(sharpened.model, sharpened.layers, rules, recorder=entropies),
-        torch.no_grad(),
-    ):
+    with sharpened.disabled(), record(sharpened.model, entropies), torch.no_grad():
         for items in part.groups()[:8]:
             part.objective(sharpened.model, items)
     return {layer: torch.stack(found).mean(0) for layer, found in entropies.found.items()}

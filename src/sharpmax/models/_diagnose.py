@@ -18,9 +18,9 @@ from sharpmax.models._heads import of_layer
 from sharpmax.models._layers import Layer, attention_layers
 from sharpmax.models._meter import LooksAhead, Meter
 from sharpmax.models._plan import CannotSharpen
-from sharpmax.models._rule import Rule
+from sharpmax.models._record import record
 from sharpmax.models._sharpen import check_reachable, inner_model
-from sharpmax.models._sharpened import Sharpened, tensor_parallel
+from sharpmax.models._sharpened import tensor_parallel
 
 ROWS = 64
 """How many of the last rows of each length are measured, if nothing else is asked for."""
@@ -127,11 +127,10 @@ def diagnose(
 
     meter = Meter(rows, tail, sink)
     reached = [layer for layer in layers if layer.closed is None]
-    rules = {layer.index: Rule() for layer in reached}
     # Where a row sees what lies ahead it is one of the whole, not of a prefix: the meter notices.
     passes = _Passes(model, meter, any(layer.kind != "encoder" for layer in reached))
     finished, interrupted = 0, False
-    with Sharpened(model, layers, rules, recorder=meter) as sharpened, _evaluating(model):
+    with record(model, meter) as sharpened, _evaluating(model):
         notes = sharpened.notes
         try:
             for each in given:

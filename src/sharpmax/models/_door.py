@@ -60,8 +60,12 @@ _HARMLESS = frozenset(
 )
 
 
+@runtime_checkable
 class Recorder(Protocol):
-    """Something that is told about every row that passes the door, and changes nothing."""
+    """Something that is told about every row that passes the door, and changes nothing.
+
+    `sharpmax.models.record` puts it there.
+    """
 
     def record(self, layer: int, statistics: RowStatistics) -> None:
         """Take the statistics of the untempered rows of a layer, [batch, heads, queries].
@@ -161,7 +165,8 @@ def attention_forward(
     _refuse(module, kwargs)
     if output_attentions and not torch.compiler.is_compiling():
         warnings.warn(
-            "output_attentions: sharpened attention makes no weights, so None is given for them",
+            "output_attentions: sharpened attention makes no weights, so None is given for them; "
+            "sharpmax.models.record tells the statistics of every row",
             stacklevel=2,
         )
     call = _Call(

@@ -38,9 +38,9 @@ def sharpen(
     PyTorch's own attention.
 
     Change it between sequences, not within one: what a cache holds was computed by the rule of its
-    time. Weights are not given (`output_attentions` gives None). Dropout of weights is passed on,
-    at the price of memory quadratic in the length. Under gradient checkpointing stay sharpened
-    until the backward pass is over.
+    time. Weights are not given (`output_attentions` gives None; `sharpmax.models.record` tells what
+    rows are like). Dropout of weights is passed on, at the price of memory quadratic in the length.
+    Under gradient checkpointing stay sharpened until the backward pass is over.
 
     Args:
         model: of transformers, or a module around one: compiled, parallel, with adapters.
