@@ -9,6 +9,7 @@ import pytest
 
 from sharpmax.cli import main
 from sharpmax.lab.calibration.evaluation import Evaluation
+from sharpmax.lab.calibration.study import Study
 from sharpmax.models import Calibration
 from tiny_models import others, save, save_llama
 
@@ -69,6 +70,26 @@ def test_fits_compares_and_writes_a_report(
     page = Path("out/report.html").read_text(encoding="utf-8")
     assert str(tmp_path) not in page, "folders are nobody's business"
     assert str(model.parent) not in page
+
+
+def test_gains_are_a_control_of_whatever_is_wanted(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[tuple[str, ...]] = []
+    choose = Study.choose
+
+    def watched(self: Study, families: tuple[str, ...]) -> Calibration:
+        chosen.append(families)
+        return choose(self, families)
+
+    monkeypatch.setattr(Study, "choose", watched)
+    assert _run(model, *SMALL, "--families", "constant", "--evaluate-tasks", "passkey") == 0
+    assert chosen == [("constant",)]
+    assert {path.stem for path in Path("out/families").iterdir()} == {"constant", "gain"}
+    assert Calibration.load("out/calibration.json").notes["family"] == "constant"
+    arms = Evaluation.load(Path("out/evaluation.json")).arms
+    assert {"plain", "constant", "gain", "paper in all heads", "uniform beta 1.1"} <= arms.keys()
+    assert "shuffled gain" not in arms
 
 
 def test_an_interrupt_says_how_to_go_on(
@@ -142,6 +163,11 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
         (["--tasks", "passkey,text"], 2, "--tasks: expected some of passkey, key-value, maximum"),
         (["--families", "gain,all"], 2, "--families: expected some of constant, entropy, gain"),
         (["--evaluate-tasks", "minimum"], 2, "got 'minimum'"),
+        (
+            ["--evaluate-tasks", "maximum,text"],
+            2,
+            "--evaluate-tasks: expected at least one of the fitted tasks, passkey, to tell",
+        ),
         (["--text", "empty.txt"], 2, "--text: expected a file with text in it, empty.txt is empty"),
         (["--text", "bytes.txt"], 2, "expected text in UTF-8, got other bytes in bytes.txt"),
         (["--text", "book.txt"], 2, "expected files of different names, got book.txt twice"),
@@ -180,7 +206,7 @@ def test_a_missing_extra_is_named_before_the_work(
 
 
 def test_damaged_files_are_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(model, *SMALL, "--evaluate-tasks", "text") == 0
+    assert _run(model, *SMALL, "--evaluate-tasks", "passkey") == 0
     path = Path("out/families/gain.json")
     content = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**content, "after": 0.0}), encoding="utf-8")

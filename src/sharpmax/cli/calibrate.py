@@ -60,7 +60,7 @@ def calibrate(
         str,
         typer.Option(
             help="What may change in a head: some of constant, entropy, gain, constant+gain, "
-            "entropy+gain, with commas. Without gain alone there is no control."
+            "entropy+gain, with commas. Gain alone is always fitted, as a control."
         ),
     ] = "constant,gain,constant+gain",
     flatten: Annotated[
@@ -92,7 +92,10 @@ def calibrate(
         str, typer.Option(help="Windows of text to fit on, to choose by and to test on.")
     ] = "32,24,16",
     evaluate_tasks: Annotated[
-        str, typer.Option(help="What all arms are compared on, with commas.")
+        str,
+        typer.Option(
+            help="What all arms are compared on, with commas: something of --tasks among it."
+        ),
     ] = "passkey,key-value,maximum,text",
     evaluate_lengths: Annotated[
         str, typer.Option(help="Tokens of the prompts and windows of the comparison.")
@@ -139,7 +142,15 @@ def calibrate(
 
     fitted = names("--tasks", tasks, [task for task in TASKS if task != "text"])
     compared = names("--evaluate-tasks", evaluate_tasks, TASKS)
+    if not set(fitted) & set(compared):
+        raise typer.BadParameter(
+            f"expected at least one of the fitted tasks, {', '.join(fitted)}, to tell what the fit "
+            f"did; got {evaluate_tasks!r}",
+            param_hint="--evaluate-tasks",
+        )
     wanted = names("--families", families, FAMILIES)
+    # What touches no temperature has to be there to compare with, whether it is wanted or not.
+    controls = tuple(family for family in ("gain",) if family not in wanted)
     texts = texts or own_text()
     console = Console()
     # Before the work, so that a folder that cannot be written is not found out after it.
@@ -186,12 +197,12 @@ def calibrate(
             dtype=dtype_of(loaded),
         )
         evaluation = study.evaluation(measured)
-        for family in wanted:
+        for family in (*wanted, *controls):
             with watch_fit(console, family) as on_progress:
                 found = study.fit(family, loaded, tokenizer, parts, on_progress)
             say(console, f"{family}: {_told(found)}")
         study.choose(wanted)
-        arms = study.arms(wanted)
+        arms = study.arms(wanted, controls)
         watch_cells(console, evaluation, loaded, tokenizer, parts.test, arms, cells)
     # Also those of earlier runs, which were compared then.
     compared_with = {f: c for f, c in study.calibrations.items() if f in evaluation.arms}

@@ -174,9 +174,15 @@ class Study:
         chosen.save(self.folder / "calibration.json")
         return chosen
 
-    def arms(self, families: Sequence[str]) -> dict[str, Change]:
-        """What families that are done are compared with, and they themselves, by name."""
-        return arms_of({family: self.calibrations[family] for family in families})
+    def arms(self, families: Sequence[str], controls: Sequence[str] = ()) -> dict[str, Change]:
+        """What families that are done are compared with, and they themselves, by name.
+
+        Args:
+            families: Which.
+            controls: Families that are only compared with: no numbers of theirs are shuffled.
+        """
+        found = arms_of({family: self.calibrations[family] for family in families})
+        return found | {family: self.calibrations[family] for family in controls}
 
     def evaluation(self, settings: measuring.Settings) -> Evaluation:
         """The comparison of the families, new or going on; its `run` asks what is missing.
