@@ -243,6 +243,28 @@ def test_one_context_alone_is_no_reason_and_is_saved_as_well(tmp_path: Any) -> N
     calibration.save(tmp_path / "calibration.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (Tensor.detach, ValueError, "losses through which gradients pass to the attention, got no"),
+        (Tensor.mean, ValueError, r"a loss for each item, of shape \(1,\), got shape \(\)"),
+        (lambda losses: losses[:, None], ValueError, r"of shape \(1,\), got shape \(1, 1\)"),
+        (Tensor.tolist, TypeError, "objective: expected a tensor of floating losses, got list"),
+        (Tensor.long, TypeError, r"a tensor of floating losses, got torch\.int64"),
+    ],
+)
+def test_an_objective_that_gives_something_else_is_told_what_to_give(
+    change: Any, error: type[Exception], match: str
+) -> None:
+    teacher = Teacher()
+
+    def objective(model: PreTrainedModel, windows: Sequence[Window]) -> Any:
+        return change(teacher(model, windows))
+
+    with pytest.raises(error, match=match):
+        calibrate(_model(), _windows(), objective, tolerance=float("inf"), steps=1)
+
+
 def test_only_what_is_measured_by_tokens_needs_a_causal_language_model() -> None:
     encoder = BY_NAME["bert"].build()
 

@@ -23,6 +23,7 @@ from sharpmax.models._objective import (
     Splits,
     Window,
     answer_loss,
+    checked,
     drift,
     text_loss,
 )
@@ -221,7 +222,7 @@ def _objective(data: Any, objective: Any) -> tuple[Splits[Any], Objective]:
             f"got {type(data).__name__}"
         )
     functions: dict[Any, Objective] = {"text": text_loss, "answers": answer_loss}
-    return data, functions.get(objective, objective)
+    return data, functions.get(objective) or checked(objective)
 
 
 def _check_numbers(least: float, **numbers: float) -> None:

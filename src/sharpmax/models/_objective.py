@@ -123,6 +123,33 @@ def text_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
     return torch.stack(losses)
 
 
+def checked(objective: Objective) -> Objective:
+    """An objective that somebody brought, whose losses are looked at before they are used.
+
+    Raises:
+        TypeError, ValueError: by what is returned, saying what was expected and what came.
+    """
+
+    def measure(model: PreTrainedModel, items: Sequence[Any]) -> Tensor:
+        losses: Any = objective(model, items)
+        if not isinstance(losses, Tensor) or not losses.is_floating_point():
+            got = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
+            raise TypeError(f"objective: expected a tensor of floating losses, got {got}")
+        if losses.shape != (len(items),):
+            raise ValueError(
+                f"objective: expected a loss for each item, of shape ({len(items)},), got shape "
+                f"{tuple(losses.shape)}; average over tokens, but not over items"
+            )
+        if torch.is_grad_enabled() and not losses.requires_grad:
+            raise ValueError(
+                "objective: expected losses through which gradients pass to the attention, got "
+                "none; call the model without no_grad, and leave out item, detach and argmax"
+            )
+        return losses
+
+    return measure
+
+
 def drift(as_it_is: Callable[[], AbstractContextManager[None]]) -> Objective:
     """How far what a model expects of texts is from what it expected before its change.
 
