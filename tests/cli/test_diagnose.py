@@ -114,16 +114,24 @@ def test_an_interrupt_reports_what_is_done(
     measure = sys.modules["sharpmax.models"].diagnose
 
     def interrupted(*arguments: Any, on_progress: Any, **options: Any) -> Diagnosis:
-        def stop(done: int, total: int) -> None:
+        def stop(done: float, total: int) -> None:
             on_progress(done, total)
-            raise KeyboardInterrupt
+            if done == until:
+                raise KeyboardInterrupt
 
         result: Diagnosis = measure(*arguments, on_progress=stop, **options)
         return result
 
     monkeypatch.setattr("sharpmax.models.diagnose", interrupted)
+    until = 1.0
     assert _run(model, "--lengths", "16,32", "--inputs", "3") == 0
     assert "1 input (interrupted)" in capsys.readouterr().out
+    until = 0.5
+    assert _run(model, "--lengths", "16,32", "--inputs", "3") == 0
+    said = capsys.readouterr().out
+    assert "4 heads, part of an input (interrupted)" in said
+    assert "model.layers.1.self_attn: interrupted before it" in said
+    assert "part of the first at each length" in Path("build/diagnosis.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -374,14 +374,14 @@ def test_lengths_of_its_own() -> None:
 def test_an_interrupt_keeps_what_was_measured() -> None:
     seen = []
 
-    def stop(done: int, total: int) -> None:
+    def stop(done: float, total: int) -> None:
         seen.append((done, total))
         if done == 2:
             raise KeyboardInterrupt
 
     model, inputs = shared("llama"), [tokens(seed=seed) for seed in range(4)]
     partial = sharpmax.diagnose(model, inputs, LENGTHS, on_progress=stop)
-    assert seen == [(1, 4), (2, 4)]
+    assert seen == [(0.5, 4), (1, 4), (1.5, 4), (2, 4)]
     assert (partial.inputs, partial.interrupted) == (2, True)
     assert "2 inputs (interrupted)" in partial.summary()
     whole = sharpmax.diagnose(model, inputs[:2], LENGTHS)
@@ -413,13 +413,40 @@ def test_an_interrupt_within_an_input_leaves_that_input_out(name: str) -> None:
     assert (partial.inputs, partial.interrupted) == (1, True)
     assert partial.records == sharpmax.diagnose(model, inputs[:1], LENGTHS).records
 
-    handle = layer.register_forward_hook(interrupt_after(1))
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            sharpmax.diagnose(model, inputs, LENGTHS)
-    finally:
-        handle.remove()
     assert_untouched(model)
+
+
+def interrupted_at(model: Any, inputs: Any, share: float) -> Diagnosis:
+    """A diagnosis that is interrupted when a share of the first input is measured."""
+
+    def stop(done: float, _: int) -> None:
+        if done >= share:
+            raise KeyboardInterrupt
+
+    return sharpmax.diagnose(model, inputs, on_progress=stop)
+
+
+def test_an_interrupt_in_the_first_input_keeps_what_is_whole_of_it() -> None:
+    llama = shared("llama")
+    whole = sharpmax.diagnose(llama, tokens(200))
+    layers = interrupted_at(llama, [tokens(200), tokens(200, 1)], 0.5)
+    assert (layers.inputs, layers.interrupted, layers.lengths) == (0, True, whole.lengths)
+    assert layers.records == tuple(record for record in whole.records if record.layer == 0)
+    assert layers.unmeasured == {"model.layers.1.self_attn": "interrupted before it"}
+    assert "4 heads, part of an input (interrupted)" in layers.summary()
+
+    bert, sizes = shared("bert"), {length: tokens(length)[None] for length in LENGTHS}
+    lengths = interrupted_at(bert, sizes, 5 / 6)
+    assert (lengths.inputs, lengths.interrupted) == (0, True)
+    assert (lengths.lengths, lengths.tokens) == (LENGTHS[:2], (8.0, 21.0))
+    assert not lengths.unmeasured
+    assert lengths.records == sharpmax.diagnose(bert, tokens(21), LENGTHS[:2]).records
+    for model in (llama, bert):
+        assert_untouched(model)
+    # One length says nothing about growing, and neither does no layer.
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_at(bert, sizes, 0.5)
+    assert_untouched(bert)
 
 
 @pytest.mark.parametrize(

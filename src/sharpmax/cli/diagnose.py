@@ -79,7 +79,7 @@ def diagnose(
 
     Writes one HTML file that needs nothing else: which heads disperse, their entropy against the
     length, the lengths that the lemma names, and what to do next. Ctrl-C ends the measurement and
-    reports on what is done.
+    reports on what is done, also within the first input.
     """
     require("matplotlib", extra="lab", what="sharpmax diagnose")
     require("transformers", extra="models", what="sharpmax diagnose")
@@ -135,7 +135,7 @@ def _measure(console: Console, model: Any, given: Any, options: dict[str, Any]) 
         count = len(next(iter(given.values()))) if isinstance(given, dict) else len(given)
         task = progress.add_task("", total=count)
 
-        def on_progress(finished: int, _: int) -> None:
+        def on_progress(finished: float, _: int) -> None:
             progress.update(task, completed=finished)
 
         try:

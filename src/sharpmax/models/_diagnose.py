@@ -42,7 +42,7 @@ def diagnose(
     tail: int = TAIL,
     rows: int = ROWS,
     unit: str = "tokens",
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[float, int], None] | None = None,
 ) -> Diagnosis:
     """Measure every head of a Hugging Face model on prefixes of the same inputs, and judge it.
 
@@ -59,7 +59,9 @@ def diagnose(
     evaluation mode, without its head and without padding.
 
     An interrupt (Ctrl-C) ends the measurement and returns what the finished inputs gave, marked
-    `interrupted`; before the first of them is finished, it is raised.
+    `interrupted`. In the first input it returns what is whole of that: the layers that were
+    reached, or, where each length has a pass, the lengths. Where that is nothing, or one length,
+    it is raised.
 
     Args:
         model: of transformers, or a module around one. Decoders and encoders, which read tokens;
@@ -78,8 +80,8 @@ def diagnose(
         tail: how many tokens are the last ones.
         rows: how many of the last rows of each length are measured, at most half of them.
         unit: what the sizes of a mapping count, such as "elements".
-        on_progress: called after each input with the number of finished inputs and of all; with a
-            mapping, after one input of each size.
+        on_progress: called after each layer with the number of finished inputs, with the share of
+            the one at hand, and of all; with a mapping, an input is one of each size.
 
     Returns:
         The diagnosis: `summary()`, `records`, `heads`, `to_pandas()`, `to_json(path)`, and its
@@ -125,11 +127,17 @@ def diagnose(
         chosen = _lengths(model, given, lengths)
     implementation = str(getattr(model.config, "_attn_implementation", ""))
 
-    meter = Meter(rows, tail, sink)
+    finished, interrupted = 0, False
     reached = [layer for layer in layers if layer.closed is None]
+
+    def say_layer() -> None:
+        share = meter.unfinished / (len(reached) * len(chosen))
+        if on_progress is not None and share < 1:
+            on_progress(finished + share, len(given))
+
+    meter = Meter(rows, tail, sink, say_layer)
     # Where a row sees what lies ahead it is one of the whole, not of a prefix: the meter notices.
     passes = _Passes(model, meter, any(layer.kind != "encoder" for layer in reached))
-    finished, interrupted = 0, False
     with record(model, meter) as sharpened, _evaluating(model):
         notes = sharpened.notes
         try:
@@ -139,7 +147,8 @@ def diagnose(
                 if on_progress is not None:
                     on_progress(finished, len(given))
         except KeyboardInterrupt:
-            if finished == 0:
+            chosen = tuple(n for n in chosen if any(length == n for _, length in meter.kept))
+            if len(chosen) < 2:
                 raise
             interrupted = finished < len(given)
 
@@ -151,7 +160,8 @@ def diagnose(
             records += of_this
             heads += judged
         else:
-            unmeasured[layer.name] = layer.closed or "the tokens did not pass through it"
+            why = "interrupted before it" if interrupted else "the tokens did not pass through it"
+            unmeasured[layer.name] = layer.closed or why
     if not heads:
         raise CannotSharpen(f"{type(model).__name__}: the tokens passed through no attention layer")
     return Diagnosis(
@@ -161,7 +171,7 @@ def diagnose(
         implementation=implementation,
         lengths=chosen,
         unit=unit,
-        tokens=_mean_tokens(given[:finished], chosen),
+        tokens=_mean_tokens(given[: max(finished, 1)], chosen),
         rows=rows,
         tail=tail,
         sink=sink,
@@ -198,6 +208,13 @@ class _Passes:
                     self._pass(given[size])
             else:
                 self._run_prefixes(given, lengths)
+        except KeyboardInterrupt:
+            if self._meter.kept:
+                self._meter.drop()
+            else:
+                # The first input: a part of it is better than nothing.
+                self._meter.keep_part()
+            raise
         except BaseException:
             self._meter.drop()
             raise

@@ -44,7 +44,8 @@ class Diagnosis:
         rows: how many of the last rows of each length were measured, at most half of them.
         tail: how many tokens `tail_mass` is of.
         sink: whether sinks were left out of entropy, n, largest weight and spread.
-        inputs: how many inputs were measured to the end, at each length.
+        inputs: how many inputs were measured to the end, at each length; 0 where the figures are
+            of a part of the first one.
         interrupted: whether there were more of them.
         records: one a layer, head and length.
         heads: one a layer and head, with the verdict.
@@ -107,6 +108,7 @@ class Diagnosis:
             limit: how many heads are shown in each table; None for all.
         """
         inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
+        inputs = inputs if self.inputs else "part of an input"
         inputs += " (interrupted)" if self.interrupted else ""
         lengths = ", ".join(map(str, self.lengths))
         if self.unit != "tokens":

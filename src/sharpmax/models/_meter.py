@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -65,17 +65,21 @@ class Slot:
 class Meter:
     """Measures the last rows of prefixes, for each layer, and forgets everything else.
 
-    Rows are kept for good only when their input is finished, by `keep`.
+    Rows are kept for good only when their input is finished, by `keep`, or by `keep_part`.
 
     Args:
         rows: how many rows of a prefix are measured; at most half of them.
         tail: how many tokens are the last ones.
         sink: leave sinks out of entropy, count, largest weight and spread: the first token, and a
             learned sink.
+        on_layer: called after each layer.
     """
 
-    def __init__(self, rows: int, tail: int, sink: bool) -> None:
+    def __init__(
+        self, rows: int, tail: int, sink: bool, on_layer: Callable[[], None] = lambda: None
+    ) -> None:
         self.rows, self.tail, self.sink = rows, tail, sink
+        self._on_layer = on_layer
         self.kept: dict[tuple[int, int], Slot] = {}
         self._open: dict[tuple[int, int], Slot] = {}
         self._prefixes: tuple[int, ...] = ()
@@ -95,29 +99,54 @@ class Meter:
         if {problem.query.shape[2], problem.key.shape[2]} != {max(self._prefixes)}:
             # Something else than the tokens: parts of an image, or a summary of them.
             return
+        found: dict[tuple[int, int], Slot] = {}
         for length in self._prefixes:
             place = (layer, length if self._size is None else self._size)
             first = length - rows_of(length, self.rows)
             # No more rows at a time than keep the logits below a constant number.
             step = max(LOGITS_AT_ONCE // max(problem.query.shape[1] * length, 1), 1)
-            slot = self._open.setdefault(place, Slot([]))
+            slot = found.setdefault(place, Slot([]))
             for start in range(first, length, step):
                 block = _prefix(problem, start, min(start + step, length), length)
                 figures, windowed = measure(block, self.tail, self.sink)
                 slot.blocks.append(figures)
                 slot.windowed |= windowed
+        # A layer is there at all prefixes of a pass or at none, also after an interrupt.
+        _add(self._open, found)
+        self._on_layer()
+
+    @property
+    def unfinished(self) -> int:
+        """How many layers and lengths of the input at hand are measured."""
+        return len(self._open)
 
     def keep(self) -> None:
         """Keep what was measured since the last time: an input is finished."""
-        for place, new in self._open.items():
-            slot = self.kept.setdefault(place, Slot([]))
-            slot.blocks += new.blocks
-            slot.windowed |= new.windowed
+        _add(self.kept, self._open)
         self.drop()
+
+    def keep_part(self) -> None:
+        """Keep what is whole of an input that is not finished.
+
+        Of a pass over several prefixes these are its first layers; where each length has a pass of
+        its own, the lengths before the last one.
+        """
+        if len(self._prefixes) == 1:
+            last = self._prefixes[0] if self._size is None else self._size
+            self._open = {place: slot for place, slot in self._open.items() if place[1] != last}
+        self.keep()
 
     def drop(self) -> None:
         """Forget what was measured since the last time: an input was not finished."""
         self._open = {}
+
+
+def _add(slots: dict[tuple[int, int], Slot], new: dict[tuple[int, int], Slot]) -> None:
+    """Put the rows of slots behind those that are there."""
+    for place, more in new.items():
+        slot = slots.setdefault(place, Slot([]))
+        slot.blocks += more.blocks
+        slot.windowed |= more.windowed
 
 
 def rows_of(length: int, rows: int) -> int:

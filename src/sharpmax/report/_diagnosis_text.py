@@ -182,7 +182,7 @@ def facts(diagnosis: Diagnosis) -> dict[str, str]:
     lengths = f"{', '.join(f'{n:,}' for n in diagnosis.lengths)} {diagnosis.unit}"
     if diagnosis.unit != "tokens":
         lengths += f"; in tokens {', '.join(f'{n:,.0f}' for n in diagnosis.tokens)}"
-    inputs = f"{diagnosis.inputs:,}"
+    inputs = f"{diagnosis.inputs:,}" if diagnosis.inputs else "part of the first"
     inputs += f" at each length: {diagnosis.source}" if diagnosis.source else " at each length"
     inputs += "; interrupted, there were more" if diagnosis.interrupted else ""
     found: dict[str, Any] = {
