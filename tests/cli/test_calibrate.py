@@ -92,6 +92,18 @@ def test_gains_are_a_control_of_whatever_is_wanted(
     assert "shuffled gain" not in arms
 
 
+def test_a_temperature_of_the_model_itself_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+    yarn["original_max_position_embeddings"] = 128
+    folder = save_llama(tmp_path / "yarn", rope_parameters=yarn)
+    assert _run(folder, *SMALL, "--families", "gain") == 0
+    said = "llama: yarn scales the logits for contexts that it extends"
+    assert f"note: {said}" in capsys.readouterr().out
+    assert Calibration.load("out/families/gain.json").notes["own_temperatures"] == [said]
+
+
 def test_an_interrupt_says_how_to_go_on(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

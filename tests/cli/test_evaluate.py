@@ -104,6 +104,17 @@ def test_a_run_goes_on_with_more(model: Path, capsys: pytest.CaptureFixture[str]
     assert "'warm' there is another change of the model" in capsys.readouterr().err
 
 
+def test_a_temperature_of_the_model_itself_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+    yarn["original_max_position_embeddings"] = 128
+    folder = save_llama(tmp_path / "yarn", rope_parameters=yarn)
+    assert _run(folder, *SMALL, "--no-controls") == 0
+    said = "llama: yarn scales the logits for contexts that it extends"
+    assert f"note: {said}" in capsys.readouterr().out
+
+
 def test_an_interrupt_says_how_to_go_on(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,6 +201,7 @@ def test_text_is_an_objective_and_progress_is_told() -> None:
     calibration = calibrate(_model(), _windows(), steps=2, on_progress=said.append)
     assert calibration.objective == "nats per token"
     assert calibration.lengths == (24,)
+    assert calibration.notes["own_temperatures"] == []
     names = [stage.name for stage in said]
     assert list(dict.fromkeys(names)) == ["fit", "select", "test"]
     assert names[:3] + names[-2:] == ["fit", "fit", "select", "test", "test"]

@@ -86,3 +86,23 @@ def test_temperatures_of_their_own_are_told() -> None:
     )
     ministral = hf.Ministral3ForCausalLM(hf.Ministral3Config(**TINY))
     assert any("llama_4_scaling_beta" in note for note in own_temperatures(ministral))
+    beam = hf.BeamConfig(
+        **TINY, head_dim=8, moe_intermediate_size=8, num_experts=4, num_experts_per_tok=2,
+        n_group=2, topk_group=1, mlp_layer_types=["dense", "dense"],
+    )  # fmt: skip
+    assert own_temperatures(hf.BeamForCausalLM(beam)) == (
+        "beam: layers without rotary positions scale queries with theirs",
+    )
+
+
+@pytest.mark.parametrize("floor", [None, 16])
+def test_a_temperature_that_begins_at_a_length_is_told(floor: int | None) -> None:
+    config = hf.InklingTextConfig(
+        **TINY, log_scaling_n_floor=floor, head_dim=8, swa_head_dim=8, d_rel=4, rel_extent=8,
+        swa_num_attention_heads=2, swa_num_key_value_heads=2, mlp_layer_types=["dense", "dense"],
+        dense_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=8,
+    )  # fmt: skip
+    model = hf.InklingTextModel(config)
+    said = "inkling_text: log_scaling_n_floor scales queries with their position"
+    assert own_temperatures(model) == (() if floor is None else (said,))

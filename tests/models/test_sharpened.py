@@ -47,6 +47,17 @@ def test_the_status_tells_what_happens() -> None:
     assert sharpened.active is False
 
 
+def test_what_a_model_does_to_its_own_temperature_is_noted() -> None:
+    model = BY_NAME["llama4"].build()
+    said = ("llama4_text: attn_temperature_tuning scales queries with their position",)
+    with sharpmax.sharpen(model, POLICY) as sharpened:
+        assert sharpened.notes == said
+    diagnosis = sharpmax.diagnose(model, torch.arange(4, 44), [10, 40])
+    assert diagnosis.notes == said
+    assert f"note: {said[0]}" in diagnosis.summary()
+    assert sharpmax.sharpen(fresh(), POLICY).notes == ()
+
+
 def test_several_models_at_once_even_with_one_configuration() -> None:
     first = fresh()
     second = hf.LlamaForCausalLM(first.config).eval()

@@ -147,12 +147,13 @@ def load(
         console: Where to say that it is being loaded.
         model: Its name.
         dtype: Name of the type of its numbers; None leaves them.
-        causal: Refuse what is no causal language model with attention that can be reached.
+        causal: Refuse what is no causal language model with attention that can be reached, and say
+            what the model does itself to its temperature.
     """
     import torch
 
     from sharpmax.models import load_model
-    from sharpmax.models._layers import attention_layers
+    from sharpmax.models._layers import attention_layers, own_temperatures
     from sharpmax.models._load import SMOLLM2
     from sharpmax.models._sharpen import check_causal_lm
 
@@ -161,6 +162,8 @@ def load(
         loaded, tokenizer = load_model(model)
     if causal:
         check_causal_lm(loaded, attention_layers(loaded))
+        for note in own_temperatures(loaded):
+            say(console, f"note: {note}")
     return loaded if dtype is None else loaded.to(getattr(torch, dtype)), tokenizer
 
 

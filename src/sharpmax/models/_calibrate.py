@@ -206,6 +206,7 @@ def calibrate(
             "shrink": shrink,
             "learning_rate": learning_rate,
             "seed": seed,
+            "own_temperatures": list(sharpened.notes),
             "select": _told(selection),
             "test": figures,
         },

@@ -94,12 +94,17 @@ def chooses_keys(layers: list[Layer]) -> tuple[str, str] | None:
 
 
 def own_temperatures(model: PreTrainedModel) -> tuple[str, ...]:
-    """What in the configuration says that the model changes its temperature with the length."""
+    """What is known of a model that changes its temperature with the length, a line a reason."""
     notes = []
     for config in configs(model):
         kind = config.model_type
         if _read(config, "attn_temperature_tuning"):
             notes.append(f"{kind}: attn_temperature_tuning scales queries with their position")
+        if _read(config, "log_scaling_n_floor") is not None:
+            notes.append(f"{kind}: log_scaling_n_floor scales queries with their position")
+        if kind == "beam":
+            # Nothing in its configuration says so.
+            notes.append(f"{kind}: layers without rotary positions scale queries with theirs")
         for settings in _dictionaries(_read(config, "rope_parameters")):
             if settings.get("llama_4_scaling_beta"):
                 notes.append(f"{kind}: llama_4_scaling_beta scales queries with their position")
