@@ -126,10 +126,16 @@ def read_sealed(path: str | Path, kind: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise DamagedFile(f"{path}: cut off or damaged ({error})") from None
+        raise DamagedFile(
+            f"{path}: cut off or damaged ({error}); copy it again, or run the command that made it "
+            "again"
+        ) from None
     if not isinstance(content, dict) or content.get("kind") != kind:
         found = content.get("kind") if isinstance(content, dict) else type(content).__name__
-        raise DamagedFile(f"{path}: expected a file of kind {kind!r}, got {found!r}")
+        raise DamagedFile(
+            f"{path}: expected a file of kind {kind!r}, got {found!r}; give another file, or, if "
+            "another version of sharpmax wrote it, use that one"
+        )
     if content.pop("seal", None) != _seal(content):
         raise DamagedFile(
             f"{path}: the file was changed after it was written, so its figures are not those that "

@@ -18,6 +18,8 @@ from sharpmax.policies import Policy
 
 FORMAT = "sharpmax calibration 1"
 
+_WHAT_TO_DO = "give the model that it was made for, or calibrate this one"
+
 
 class OtherModel(Refused):
     """A calibration was made for another model than the one at hand."""
@@ -149,22 +151,24 @@ class Calibration:
         if kind != self.model_type:
             raise OtherModel(
                 f"the calibration is for a model of type {self.model_type!r} "
-                f"({self.model_name or 'no name'}), got {kind!r} ({name or 'no name'})"
+                f"({self.model_name or 'no name'}), got {kind!r} ({name or 'no name'}); "
+                f"{_WHAT_TO_DO}"
             )
         if len(heads) != len(self.head_counts):
             raise OtherModel(
                 f"the calibration is for {len(self.head_counts)} attention layers, "
-                f"{type(model).__name__} has {len(heads)}"
+                f"{type(model).__name__} has {len(heads)}; {_WHAT_TO_DO}"
             )
         for index, (expected, got) in enumerate(zip(self.head_counts, heads, strict=True)):
             if None not in (expected, got) and expected != got:
                 raise OtherModel(
                     f"the calibration is for {expected} query heads in layer {index}, "
-                    f"{type(model).__name__} has {got}"
+                    f"{type(model).__name__} has {got}; {_WHAT_TO_DO}"
                 )
         if self.model_name and name and Path(self.model_name).name != Path(name).name:
             warnings.warn(
-                f"the calibration was made for {self.model_name!r} and is used for {name!r}",
+                f"the calibration was made for {self.model_name!r} and is used for {name!r}; "
+                "unless these are the same weights, calibrate this one",
                 stacklevel=3,
             )
 
@@ -200,7 +204,9 @@ class Calibration:
             ]
             calibration = Calibration(layers=tuple(layers), **content)
         except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFile(f"{path}: not a calibration that can be read: {error}") from None
+            raise DamagedFile(
+                f"{path}: not a calibration that can be read: {error}; calibrate the model again"
+            ) from None
         if model is not None:
             calibration.check(model)
         return calibration

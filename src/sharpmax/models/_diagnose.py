@@ -163,7 +163,10 @@ def diagnose(
             why = "interrupted before it" if interrupted else "the tokens did not pass through it"
             unmeasured[layer.name] = layer.closed or why
     if not heads:
-        raise CannotSharpen(f"{type(model).__name__}: the tokens passed through no attention layer")
+        raise CannotSharpen(
+            f"{type(model).__name__}: the tokens passed through no attention layer; give the part "
+            "of the model that reads them"
+        )
     return Diagnosis(
         model_name=getattr(model.config, "_name_or_path", "") or "",
         model_type=model.config.model_type,
@@ -266,7 +269,8 @@ def _check_model(model: PreTrainedModel, layers: list[Layer]) -> None:
         )
     if model.main_input_name != "input_ids":
         raise NotImplementedError(
-            f"model: expected one that reads input_ids, {name} reads {model.main_input_name}"
+            f"model: expected one that reads input_ids, {name} reads {model.main_input_name}; give "
+            "its part for text, if it has one"
         )
     if tensor_parallel(model)[0] > 1:
         raise NotImplementedError(f"model: the heads of {name} are spread over ranks")
@@ -352,7 +356,7 @@ def _rounds(
         if limit is not None and longest > limit:
             raise ValueError(
                 f"texts_or_ids[{size}]: expected at most the {limit} positions of "
-                f"{type(model).__name__}, got {longest} tokens"
+                f"{type(model).__name__}, got {longest} tokens; give smaller ones"
             )
     return [dict(zip(sizes, row, strict=True)) for row in zip(*sequences.values(), strict=True)]
 
@@ -377,7 +381,9 @@ def _lengths(
     if asked is None:
         longest = shortest if limit is None else min(shortest, limit)
         if longest < 4:
-            raise ValueError(f"texts_or_ids: expected at least 4 tokens, got {longest}")
+            raise ValueError(
+                f"texts_or_ids: expected at least 4 tokens, got {longest}; give longer inputs"
+            )
         found = [longest, longest // 2]
         while found[-1] // 2 >= SHORTEST:
             found.append(found[-1] // 2)
@@ -386,13 +392,13 @@ def _lengths(
     if limit is not None and chosen[-1] > limit:
         raise ValueError(
             f"lengths: expected at most the {limit} positions of {type(model).__name__}, got "
-            f"{chosen[-1]}"
+            f"{chosen[-1]}; leave the longer ones out"
         )
     for index, tokens in enumerate(sequences):
         if len(tokens) < chosen[-1]:
             raise ValueError(
                 f"texts_or_ids[{index}]: expected at least {chosen[-1]} tokens, the longest of the "
-                f"lengths, got {len(tokens)}"
+                f"lengths, got {len(tokens)}; give longer inputs or shorter lengths"
             )
     return chosen
 

@@ -253,7 +253,9 @@ class Diagnosis:
                 content[name] = tuple(content[name])
             return Diagnosis(**content)
         except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFile(f"{path}: not a diagnosis that can be read: {error}") from None
+            raise DamagedFile(
+                f"{path}: not a diagnosis that can be read: {error}; diagnose the model again"
+            ) from None
 
     @cached_property
     def _by_place(self) -> dict[tuple[int, int, int], HeadRecord]:

@@ -118,14 +118,20 @@ def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
     """Refuse a model in which nothing could be sharpened, or only to its harm."""
     name = type(model).__name__
     if not layers:
-        raise CannotSharpen(f"{name}: there is no attention layer in it, so nothing to sharpen")
+        raise CannotSharpen(
+            f"{name}: there is no attention layer in it, so nothing to sharpen; give a model with "
+            "attention"
+        )
     if chooses := chooses_keys(layers):
         raise CannotSharpen(
             f"{name}: {chooses[0]} tells its attention which keys to take ({chooses[1]}=), and "
-            "sharpened attention would take all of them"
+            "sharpened attention would take all of them; give a model without an indexer"
         )
     if all(layer.closed is not None for layer in layers):
-        raise CannotSharpen(f"{name}: no attention layer can be reached. {layers[0].closed}")
+        raise CannotSharpen(
+            f"{name}: no attention layer can be reached. {layers[0].closed}; give a model that "
+            "uses the AttentionInterface of transformers"
+        )
 
 
 def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
@@ -168,7 +174,10 @@ def _say_what_is_missing(
     if all(isinstance(each, Identity | None) for each in asked):
         return
     if all(rule.is_stock for rule in rules.values()):
-        raise CannotSharpen(f"{name}: no layer and head is left of those that were chosen")
+        raise CannotSharpen(
+            f"{name}: no layer and head is left of those that were chosen; choose some of "
+            "Sharpened.status(), or leave out layers and heads to take all"
+        )
     closed = [f"{layer.name}: {layer.closed}" for layer in found if layer.closed is not None]
     if closed and isinstance(policy, Policy) and layers is None:
         warnings.warn(f"{name}: not sharpened: {'; '.join(closed)}", stacklevel=3)
