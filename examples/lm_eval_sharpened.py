@@ -1,15 +1,19 @@
-"""Evaluate a model with lm-evaluation-harness, as it is and sharpened.
+r"""Evaluate a model with lm-evaluation-harness, as it is and sharpened.
 
     pip install 'sharpmax[clrs,harness]'
     pip install --no-deps dm-clrs==2.0.3
     python examples/lm_eval_sharpened.py                     # a small random model, made here
     python examples/lm_eval_sharpened.py --model some/model  # one of Hugging Face, or a folder
+    python examples/lm_eval_sharpened.py --model smollm2 \
+        --calibration results/smollm2/families/constant+gain.json
 
-Nothing is fetched unless a model is named. A random model knows no answer: its exact matches are
-zero, and the bits that it needs for a byte of the text show that attention has changed.
+Nothing is fetched unless a model is named. Without a calibration every head follows the exponential
+law, only to show that it acts. A random model knows no answer: its exact matches are zero, and the
+bits that it needs for a byte of the text show that attention has changed.
 """
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,9 +22,10 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import make_table
 from rich.console import Console
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import sharpmax
+from sharpmax.models import Calibration, load_model
 from sharpmax.policies import Exponential
 from sharpmax.tasks.clrs_text import Characters, harness
 from sharpmax.tasks.clrs_text.harness import documents
@@ -74,20 +79,20 @@ def table(model: Any, tokenizer: Any) -> str:
     return str(make_table(results))
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Evaluate twice, and show both tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", help="name or folder of a causal language model")
+    parser.add_argument("--calibration", help="file that sharpmax calibrate wrote for this model")
     parser.add_argument("--reference", type=float, default=2.0, help="nats, see Exponential")
-    arguments = parser.parse_args()
-    if arguments.model:
-        model = AutoModelForCausalLM.from_pretrained(arguments.model).eval()
-        tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    else:
-        model, tokenizer = random_model()
+    arguments = parser.parse_args(given)
+    model, tokenizer = load_model(arguments.model) if arguments.model else random_model()
+    change: Calibration | Exponential = Exponential(arguments.reference)
+    if arguments.calibration:
+        change = Calibration.load(arguments.calibration, model)
     console = Console(soft_wrap=True)
     console.print("As it is", table(model, tokenizer), sep="\n")
-    with sharpmax.sharpen(model, Exponential(arguments.reference)):
+    with sharpmax.sharpen(model, change):
         console.print("Sharpened", table(model, tokenizer), sep="\n")
 
 

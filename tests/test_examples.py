@@ -1,0 +1,52 @@
+"""The examples are run, where what they need is installed."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharpmax.models import Calibration, OtherModel
+from sharpmax.policies import Fixed
+
+FOLDER = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture
+def harness() -> dict[str, Any]:
+    pytest.importorskip("lm_eval")
+    return runpy.run_path(str(FOLDER / "lm_eval_sharpened.py"))
+
+
+def _bits(said: str) -> list[float]:
+    return [
+        float(line.split("|")[-4])
+        for line in said.splitlines()
+        if line.startswith("|clrs_text_foresight")
+    ]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_model_in_the_harness(
+    harness: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, tokenizer = harness["random_model"]()
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path / "model")
+    file = Calibration.of(model, {0: Fixed([0.2, 1.0, 1.0, 1.0])}).save(tmp_path / "warm.json")
+    harness["main"](["--model", str(tmp_path / "model"), "--calibration", str(file)])
+    plain, calibrated = _bits(capsys.readouterr().out)
+    assert plain != calibrated
+    # Made here, with the same weights; the change is another one.
+    harness["main"]([])
+    again, sharpened = _bits(capsys.readouterr().out)
+    assert again == plain
+    assert len({plain, calibrated, sharpened}) == 3
+
+
+def test_a_calibration_of_another_model_is_refused(harness: dict[str, Any], tmp_path: Path) -> None:
+    Calibration("", "llama", (9,) * 30).save(tmp_path / "other.json")
+    with pytest.raises(OtherModel, match="30 attention layers, LlamaForCausalLM has 2"):
+        harness["main"](["--calibration", str(tmp_path / "other.json")])
