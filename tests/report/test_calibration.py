@@ -41,6 +41,7 @@ def test_every_arm_on_every_cell_with_the_best_in_bold() -> None:
     assert of_text["plain"].startswith("**")
     assert "**" not in of_text["paper in all heads"]
     assert "`sharpmax calibrate abacus`" in table.caption
+    assert "Abacus <small>, in float32, on other book.txt; " in table.caption
 
 
 def test_of_many_commands_the_number_is_told() -> None:

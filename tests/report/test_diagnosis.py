@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from diagnoses import MIXED, SLOPES
 from sharpmax.report.diagnosis import heads_table, verdicts_table
@@ -22,6 +23,8 @@ def test_heads_with_what_was_measured_of_them() -> None:
     assert cells["slope"] == f"{slope:.2f}"
     assert cells["at 1,024"] == f"{entropy:.2f}"
     assert cells["largest weight"] == f"{math.exp(-entropy):.3f}"
+    assert table.caption.endswith("reach 0.01. Measured on text of a book.")
+    assert heads_table(replace(MIXED, source=""), worst).caption.endswith("reach 0.01.")
 
 
 def test_what_was_not_measured_is_left_empty() -> None:

@@ -323,7 +323,8 @@ def _source(evaluation: Evaluation) -> str:
     if len(commands) > 1:
         written = f"{len(commands)} commands, which evaluation.json lists"
     return (
-        f"{settings.model}, in {settings.dtype}; {settings.questions:,} questions in"
+        f"{settings.model}, in {settings.dtype}, on {' and '.join(settings.texts) or 'no text'};"
+        f" {settings.questions:,} questions in"
         f" {settings.contexts:,} contexts and {settings.windows:,} windows a cell at the most."
         f" Written by {written}."
     )

@@ -51,6 +51,7 @@ def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
         "largest weight", "on the first", f"on the last {diagnosis.tail}", "spread",
         "critical length",
     ]  # fmt: skip
+    source = f" Measured on {diagnosis.source}." if diagnosis.source else ""
     return Table(
         header,
         [_row(diagnosis, head) for head in heads],
@@ -58,7 +59,7 @@ def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
             f"Means over rows, at {longest} {diagnosis.unit} where nothing else is said. Support is"
             " exp(entropy): the weight is as good as spread over so many tokens alike. Spread is"
             " the largest logit minus the smallest; from the critical length on, no weight can"
-            " reach 0.01."
+            f" reach 0.01.{source}"
         ),
     )
 
