@@ -50,6 +50,7 @@ def test_fits_compares_and_writes_a_report(
     said = capsys.readouterr().out
     assert "constant: fitting, step 2 of 2, loss of answers" in said
     assert "gain: choosing heads" in said
+    assert Calibration.load("out/families/gain.json").summary() in said
     assert "evaluated 1 of" in said
     assert "Every arm at a glance" in said
     assert f"Calibration: {Path('out/calibration.json')}" in said

@@ -12,7 +12,8 @@ from model_families import BY_NAME, result, shared
 from sharpmax._files import write_sealed
 from sharpmax.models import Calibration, DamagedFile, LayerCalibration, OtherModel
 from sharpmax.models._calibration import FORMAT
-from sharpmax.policies import Exponential, Hard
+from sharpmax.models._rule import changed
+from sharpmax.policies import Exponential, Fixed, Hard, Identity
 
 LLAMA = BY_NAME["llama"]
 PER_HEAD = Exponential([0.5, 0.6, 0.7, 0.8], strength=[1.0, 0.0, 1.0, 0.5])
@@ -82,6 +83,40 @@ def test_an_empty_one_leaves_the_model_alone() -> None:
     before = result(model, **inputs)
     with sharpmax.sharpen(model, Calibration.of(model, {})):
         assert torch.equal(result(model, **inputs), before)
+
+
+def test_a_summary_tells_what_changes() -> None:
+    assert made().summary().splitlines() == [
+        "llama: 5 of 8 heads change",
+        "nats per token: 3.5000 → 3.2500 (-0.2500)",
+    ]
+    figures = {"before": 2.0, "after": 2.01, "interval": [0.004, 0.016]}
+    test = {"objective": {"interval": [-0.3, -0.2]}, "text": figures}
+    told = made(notes={"family": "entropy+gain", "tolerance": 0.02, "test": test})
+    first, objective, guard = told.summary().splitlines()
+    assert first == "llama, entropy+gain: 5 of 8 heads change"
+    assert objective.endswith("3.2500 (-0.2500, 95% interval -0.3000 to -0.2000)")
+    assert guard.startswith("loss on ordinary text: 2.0000 → 2.0100 (+0.0100, 95% interval +0.0040")
+    assert guard.endswith("to +0.0160), tolerance 0.02")
+    empty = Calibration.of(shared("llama"), {}, notes={"family": "gain"})
+    assert empty.summary() == "llama, gain: nothing held: leave this model alone"
+
+
+@pytest.mark.parametrize(
+    ("policy", "gain", "expected"),
+    [
+        (None, None, 0),
+        (Identity(), None, 0),
+        (Fixed(0.5), None, 4),
+        (Fixed([0.5, 1.0, 1.0005, 2.0]), None, 2),
+        (Fixed([0.5, 1.0, 1.0, 1.0]), [1.0, 1.0, 1.0, 0.9], 2),
+        (Exponential(1.0, strength=[0.0, 1e-4, 0.0, 1.0]), None, 2),
+        (Exponential(1.0, strength=torch.ones(4, requires_grad=True)), None, 4),
+        (Hard(), None, 4),
+    ],
+)
+def test_heads_that_are_left_alone_do_not_count(policy: Any, gain: Any, expected: int) -> None:
+    assert changed(policy, gain, 4) == expected
 
 
 def test_other_models_are_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,9 +26,6 @@ from sharpmax.cli._inputs import (
 )
 from sharpmax.cli._progress import quiet
 from sharpmax.cli._watch import going_on, load, report, said, say, watch_cells, watch_fit
-
-if TYPE_CHECKING:
-    from sharpmax.models import Calibration
 
 __all__ = ["calibrate"]
 
@@ -200,7 +197,7 @@ def calibrate(
         for family in (*wanted, *controls):
             with watch_fit(console, family) as on_progress:
                 found = study.fit(family, loaded, tokenizer, parts, on_progress)
-            say(console, f"{family}: {_told(found)}")
+            say(console, found.summary())
         study.choose(wanted)
         arms = study.arms(wanted, controls)
         watch_cells(console, evaluation, loaded, tokenizer, parts.test, arms, cells)
@@ -208,17 +205,3 @@ def calibrate(
     compared_with = {f: c for f, c in study.calibrations.items() if f in evaluation.arms}
     report(console, output, evaluation, compared_with)
     say(console, f"Calibration: {output / 'calibration.json'}")
-
-
-def _told(calibration: Calibration) -> str:
-    """What became of a family, in a line."""
-    chosen = calibration.notes["select"]["chosen"]
-    if chosen is None:
-        return "nothing held on the second part of the data; the calibration is empty"
-    heads = "one head keeps its change" if chosen["heads"] == 1 else f"{chosen['heads']} heads"
-    heads += " keep their change" if chosen["heads"] != 1 else ""
-    test = calibration.notes["test"]
-    return (
-        f"{heads}; on the third part the loss of answers changes by"
-        f" {test['objective']['change']:+.3f} nats, that of text by {test['text']['change']:+.4f}"
-    )

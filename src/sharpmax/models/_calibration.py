@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._files import DamagedFile, Refused, read_sealed, versions, write_sealed
 from sharpmax.models._layers import Layer, attention_layers
+from sharpmax.models._rule import changed
 from sharpmax.policies import Policy
 
 FORMAT = "sharpmax calibration 1"
@@ -172,6 +173,35 @@ class Calibration:
                 stacklevel=3,
             )
 
+    def summary(self) -> str:
+        """A few lines: how many heads change, and what that does to held-out data.
+
+        Example:
+            >>> from sharpmax.models import Calibration
+            >>> print(Calibration("organisation/model", "llama", (4, 4)).summary())
+            model: nothing held: leave this model alone
+        """
+        name = Path(self.model_name).name or self.model_type
+        family = self.notes.get("family")
+        name = f"{name}, {family}" if family else name
+        if not self.layers:
+            return f"{name}: nothing held: leave this model alone"
+        heads = sum(
+            changed(layer.policy, layer.gain, self.head_counts[layer.index] or 0)
+            for layer in self.layers
+        )
+        every = sum(count or 0 for count in self.head_counts)
+        lines = [f"{name}: {heads:,} of {every:,} heads change"]
+        test = self.notes.get("test", {})
+        if self.before is not None and self.after is not None:
+            what = self.objective or "objective"
+            lines.append(f"{what}: {_told(self.before, self.after, test.get('objective'))}")
+        if "text" in test:
+            guard, tolerance = test["text"], self.notes.get("tolerance")
+            line = f"loss on ordinary text: {_told(guard['before'], guard['after'], guard)}"
+            lines.append(line if tolerance is None else f"{line}, tolerance {tolerance:g}")
+        return "\n".join(lines)
+
     def save(self, path: str | Path) -> Path:
         """Write the calibration as JSON, whole or not at all, with a seal.
 
@@ -226,6 +256,15 @@ class Calibration:
         }
         plain: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
         return plain
+
+
+def _told(before: float, after: float, figures: Mapping[str, Any] | None) -> str:
+    """A loss before and after, and its change with the interval where that is known."""
+    change = f"{after - before:+.4f}"
+    if figures is not None:
+        low, high = figures["interval"]
+        change += f", 95% interval {low:+.4f} to {high:+.4f}"
+    return f"{before:.4f} → {after:.4f} ({change})"
 
 
 def _identity(

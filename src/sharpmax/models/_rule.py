@@ -30,6 +30,9 @@ _NEUTRAL: dict[type[Policy], tuple[str, float]] = {
 }
 """The parameter that switches a policy off for a head, and the value at which beta is exactly 1."""
 
+LEAST = 1e-3
+"""A factor that is nearer to 1 than this is none."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rule:
@@ -84,6 +87,22 @@ class Rule:
             policy = replace(policy, **{name: getattr(policy, name)[start:stop] for name in names})
         chosen, gain = (None if x is None else x[start:stop] for x in (self.chosen, self.gain))
         return Rule(policy, chosen, gain)
+
+
+def changed(policy: Policy | None, gain: Sequence[float] | None, count: int) -> int:
+    """How many of the heads of a layer are not left alone."""
+    found = np.zeros(count, dtype=bool)
+    if gain is not None:
+        found |= np.abs(np.asarray(gain) - 1) > LEAST
+    if isinstance(policy, Identity | None):
+        return int(found.sum())
+    if type(policy) not in _NEUTRAL:
+        return count
+    name, neutral = _NEUTRAL[type(policy)]
+    # As plain numbers: what learned is a tensor.
+    away = np.asarray(torch.as_tensor(getattr(policy, name)).detach().cpu()) - neutral
+    found |= np.abs(away) > (LEAST if isinstance(policy, Fixed) else 0)
+    return int(found.sum())
 
 
 def _over_heads(policy: Policy) -> dict[str, Any]:

@@ -7,14 +7,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sharpmax.models import Calibration, LayerCalibration
+from sharpmax.models._rule import LEAST
 from sharpmax.policies import Exponential, Fixed
 
 __all__ = ["HeadChange", "Kind", "certain_gain", "changed_heads", "kind"]
 
 Kind = Literal["temperature", "gain", "both"]
-
-LEAST = 1e-3
-"""A factor that is nearer to 1 than this is none."""
 
 
 class HeadChange(NamedTuple):
