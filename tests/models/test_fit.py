@@ -58,6 +58,16 @@ def test_shrinking_keeps_numbers_at_zero() -> None:
     assert not found.numbers.any()
 
 
+def test_shrinking_a_little_pulls_numbers_towards_zero() -> None:
+    def size(shrink: float) -> float:
+        with opened(tiny(1, 0, 0.5), "constant", flatten=True) as (sharpened, family):
+            part = Part(distance, some_windows(), 4)
+            found = fit(sharpened, family, [part], **{**OPTIONS, "shrink": shrink})
+        return float(found.numbers.abs().sum())
+
+    assert size(0.0) > size(0.01) > size(0.1)
+
+
 def test_the_same_seed_fits_the_same_and_steps_are_told() -> None:
     told: list[tuple[int, int, list[float]]] = []
     found = []

@@ -106,7 +106,8 @@ def calibrate(
         text_batch: windows of ordinary text in a step.
         text_weight: of their drift in the fit, and of their loss in the choice of heads.
         learning_rate: of Adam.
-        shrink: weight of the sum of absolute values, which keeps most heads at zero.
+        shrink: weight of the sum of absolute values, which pulls numbers towards zero; heads are
+            set back to exactly zero by the second part of the data alone.
         seed: of the order of the data.
         on_progress: called during the work.
 

@@ -76,7 +76,8 @@ def fit(
         parts: what is made smaller.
         steps: how many.
         learning_rate: at the first step; it falls to zero along half a cosine.
-        shrink: weight of the sum of the numbers' absolute values, which keeps most heads at zero.
+        shrink: weight of the sum of the numbers' absolute values. Its slope is one more part of the
+            gradient: it pulls numbers towards zero, but few come to stand exactly there.
         seed: of the order of the data.
         on_step: called after each step with its number, the number of steps and the losses.
     """
