@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from sharpmax.lab.clrs_text.arms import Arm
     from sharpmax.lab.clrs_text.study import Study
 
-__all__ = ["chosen_attentions", "chosen_lengths", "run_clrs_arm"]
+__all__ = ["chosen_attentions", "chosen_lengths", "run_clrs_arms"]
 
 
 def chosen_lengths(algorithms: str, largest: int | None) -> dict[str, tuple[int, int]]:
@@ -72,31 +74,41 @@ def chosen_attentions(attention: str) -> list[str]:
     return names
 
 
-def run_clrs_arm(console: Console, study: Study, arm: Arm) -> None:
-    """Train and test an arm behind progress bars.
+def run_clrs_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int) -> None:
+    """Train and test arms behind progress bars.
 
     Args:
         console: Where to draw.
-        study: The run that the arm belongs to.
-        arm: What to train and test.
+        study: The run that the arms belong to.
+        arms: What to train and test.
+        jobs: How many trainings at a time.
     """
-    from sharpmax.lab.clrs_text import training
+    from sharpmax.lab.clrs_text.side_by_side import run_side_by_side
+    from sharpmax.lab.clrs_text.training import Progress
 
     bars = Bars(console)
     with bars.progress:
-        steps = arm.recipe.steps
         of_seed = {
-            seed: bars.add(f"{arm.name}, seed {seed}", steps) for seed in study.settings.seeds
+            (arm.name, seed): bars.add(f"{arm.name}, seed {seed}", arm.recipe.steps)
+            for arm in arms
+            for seed in study.settings.seeds
         }
 
-        def on_training(seed: int, at: training.Progress) -> None:
+        def on_training(arm: Arm, seed: int, at: Progress) -> None:
             note = f"loss {at.loss:.4f}, {at.speed:,.0f} tokens/s"
-            bars.step(of_seed[seed], at.step, at.steps, note)
+            bars.step(of_seed[arm.name, seed], at.step, at.steps, note)
 
-        def on_testing(seed: int, method: str) -> None:
-            bars.progress.update(of_seed[seed], completed=steps, note=f"testing {method}")
+        def on_testing(arm: Arm, seed: int, method: str) -> None:
+            bar, steps = of_seed[arm.name, seed], arm.recipe.steps
+            bars.progress.update(bar, completed=steps, note=f"testing {method}")
             bars.say(f"{arm.name}, seed {seed}: testing {method}")
 
-        study.run(arm, on_training, on_testing)
-        for bar in of_seed.values():
-            bars.progress.update(bar, completed=steps, note="")
+        if jobs > 1:
+            run_side_by_side(study, arms, jobs, on_training, on_testing)
+        else:
+            for arm in arms:
+                study.run(arm, partial(on_training, arm), partial(on_testing, arm))
+        for arm in arms:
+            for seed in study.settings.seeds:
+                bar = of_seed[arm.name, seed]
+                bars.progress.update(bar, completed=arm.recipe.steps, note="")

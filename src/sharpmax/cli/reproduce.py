@@ -20,7 +20,7 @@ reproduce = typer.Typer(
     no_args_is_help=True,
 )
 
-_POSITIONS = "coupled"
+_POSITIONS = "places"
 _RANK = 8
 
 
@@ -123,7 +123,7 @@ def clrs_text(
         int, typer.Option(min=0, help="Of the adapters of --model; 0 trains all weights.")
     ] = _RANK,
     positions: Annotated[
-        str, typer.Option(help="Of the small model: coupled, none, randomised or rotary.")
+        str, typer.Option(help="Of the small model: places, none, randomised or rotary.")
     ] = _POSITIONS,
     largest: Annotated[
         int | None, typer.Option(min=4, help="The largest size in training, of all algorithms.")
@@ -132,6 +132,9 @@ def clrs_text(
     each: Annotated[
         int, typer.Option(min=1, help="Test questions of each algorithm at each size.")
     ] = 64,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Trainings at a time, each with its share of the cores.")
+    ] = 1,
     output: Annotated[Path, typer.Option(help="Folder for the table and the weights.")] = Path(
         "build/clrs_text"
     ),
@@ -150,7 +153,7 @@ def clrs_text(
     require("transformers", extra="models", what="sharpmax reproduce clrs-text")
     from rich.console import Console
 
-    from sharpmax.cli._clrs_text import chosen_attentions, chosen_lengths, run_clrs_arm
+    from sharpmax.cli._clrs_text import chosen_attentions, chosen_lengths, run_clrs_arms
     from sharpmax.cli._progress import quiet
     from sharpmax.lab.clrs_text.arms import arms_of, small_recipe
     from sharpmax.lab.clrs_text.study import Settings, Study
@@ -202,8 +205,9 @@ def clrs_text(
                 steps = study.steps(recipe, minutes)
         if steps is not None:
             recipe = replace(recipe, steps=steps)
-        for arm in arms_of(recipe, asked):
-            run_clrs_arm(console, study, arm)
+        arms = arms_of(recipe, asked)
+        run_clrs_arms(console, study, arms, jobs)
+        for arm in arms:
             if arm.recipe.attention == "softmax":
                 with console.status("Measuring the entropy of heads"):
                     study.measure_entropy(arm)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 
 from sharpmax.lab.clrs_text.data import LONGEST, Encoder, batches, training_examples
+from sharpmax.lab.clrs_text.places import CHARACTERS
 from sharpmax.lab.clrs_text.recipe import Recipe
 from sharpmax.tasks.clrs_text import Characters, Numbers, example
 
@@ -66,27 +66,18 @@ def test_positions(positions: str) -> None:
         assert encoder(example("minimum", 6, seed=1)).positions != found
 
 
-def test_lists_share_their_places_and_answers_have_none() -> None:
-    starts = set()
-    for seed in range(9):
-        one = example("activity_selector", 6, seed=seed)
-        characters, numbers = (Encoder(kind, "coupled") for kind in (Characters(), Numbers()))
-        found = characters(one)
-        assert set(found.positions[found.asked :]) == {0}
-        text = one.question
-        # Where the numbers of the first and of the second list begin.
-        lists = [
-            [found.positions[place] for place in range(opened, text.index("]", opened))
-             if text[place] == " "]
-            for opened in (text.index("["), text.rindex("["))
-        ]  # fmt: skip
-        assert lists[0] == lists[1]
-        assert np.diff(lists[0]).tolist() == [8] * 4
-        starts.add(lists[0][0])
-        by_number = [place for place in numbers(one).positions if place]
-        assert by_number[: len(by_number) // 2] == by_number[len(by_number) // 2 :]
-        assert len(set(by_number)) == 8, "six numbers and two brackets"
-    assert len(starts) > 3, "they begin anywhere"
+@pytest.mark.parametrize("kind", [Characters, Numbers])
+def test_lists_share_their_places_and_answers_have_none(kind: type[Characters]) -> None:
+    one = example("activity_selector", 6, seed=0)
+    encoder = Encoder(kind(), "places")
+    found = encoder(one)
+    numbers = [number // CHARACTERS for number in found.positions[: found.asked] if number]
+    # Six numbers and two brackets, twice.
+    assert list(dict.fromkeys(numbers)) == list(range(1, 9))
+    assert numbers.count(1) == numbers.count(8) == 2
+    answered = set(found.positions[found.asked :])
+    # Which character of a number it is at, an answer of characters is told.
+    assert answered == ({0} if kind is Numbers else {0, 1})
 
 
 def test_randomised_positions_end_somewhere() -> None:
@@ -106,6 +97,6 @@ def test_batches_hold_every_example_once_and_targets_are_answers() -> None:
             one = encoded[number]
             answer = batch.targets[row][batch.targets[row] >= 0]
             assert answer.tolist() == list(one.tokens[one.asked :])
-            places = batch.places[batch.targets[row] >= 0]
-            assert torch.equal(places, torch.arange(one.asked - 1, len(one.tokens) - 1))
+            before = batch.before[row][batch.targets[row] >= 0]
+            assert torch.equal(before, torch.arange(one.asked - 1, len(one.tokens) - 1))
     assert sorted(seen) == list(range(len(encoded)))

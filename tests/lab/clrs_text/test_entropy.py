@@ -11,7 +11,9 @@ from sharpmax.tasks.clrs_text import example
 
 
 def test_entropies_are_those_of_the_weights() -> None:
-    recipe = Recipe({"quicksort": (4, 6)}, layers=2, heads=2, width=32, hidden=32)
+    recipe = Recipe(
+        {"quicksort": (4, 6)}, positions="rotary", layers=2, heads=2, width=32, hidden=32
+    )
     model, encoder = prepared(recipe, 0)
     examples = [example("quicksort", n, seed=0) for n in (4, 6)]
     before = model.state_dict()["model.norm.weight"].clone()
@@ -28,12 +30,12 @@ def test_entropies_are_those_of_the_weights() -> None:
             attention_mask=torch.ones_like(batch.tokens), output_attentions=True,
         ).attentions  # fmt: skip
     for layer, of_layer in enumerate(weights):
-        rows = of_layer[0][:, batch.places]
+        rows = of_layer[0][:, batch.before[0]]
         expected = -(rows * rows.clamp(min=1e-30).log()).sum(-1)
         np.testing.assert_allclose(
             found.entropy[layer, :, : answers[0]], expected.numpy(), rtol=1e-4, atol=1e-5
         )
-    assert found.visible[: answers[0]].tolist() == (batch.places + 1).tolist()
+    assert found.visible[: answers[0]].tolist() == (batch.before[0] + 1).tolist()
     model.set_attn_implementation("sdpa")
     assert torch.equal(before, model.state_dict()["model.norm.weight"])
     answer_logits(model, batch)

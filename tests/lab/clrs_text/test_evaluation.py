@@ -14,7 +14,7 @@ from sharpmax.tasks.clrs_text import held_out, score
 def test_it_says_what_greedy_decoding_gives(sharp: bool) -> None:
     recipe = Recipe(
         {"minimum": (4, 4)}, positions="rotary", steps=40, batch=16, warmup=4, layers=1, heads=2,
-        width=32, hidden=32, learning_rate=1e-2,
+        width=32, hidden=32, learning_rate=1e-2, fixed=False,
     )  # fmt: skip
     training = Training(recipe, 0)
     list(training.run(40))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -17,7 +18,7 @@ _SMALL = Recipe({"quicksort": (4, 6)}, layers=2, heads=2, width=32, hidden=32, b
 
 
 def test_near_numbers_begin_alike_with_a_space_or_without() -> None:
-    tokenizer = Numbers(decimals=(0, 1), integers=(-1, 20), words=True)
+    tokenizer = Numbers(decimals=(0, 1), integers=(-1, 200), words=True)
     model = build_model(Recipe(), tokenizer, 0)
     weight = model.get_input_embeddings().weight.detach()
 
@@ -33,7 +34,7 @@ def test_near_numbers_begin_alike_with_a_space_or_without() -> None:
 
 
 def test_features_are_of_unit_variance() -> None:
-    features = number_features([step / 1000 for step in range(-4000, 4000)])
+    features = number_features([step / 1000 for step in range(-4000, 4000)], np.array([4.0, 0.5]))
     assert features.pow(2).mean() == pytest.approx(1.0, abs=0.01)
 
 
@@ -53,7 +54,7 @@ def test_weights_depend_on_the_seed_alone() -> None:
     assert not torch.equal(*(m.get_input_embeddings().weight for m in (one, third)))
 
 
-@pytest.mark.parametrize("positions", ["none", "coupled", "rotary", "randomised"])
+@pytest.mark.parametrize("positions", ["none", "places", "rotary", "randomised"])
 @pytest.mark.parametrize("sharp", [False, True])
 def test_what_fills_up_a_batch_changes_nothing(positions: Positions, sharp: bool) -> None:
     recipe = Recipe(**{**_SMALL.to_dict(), "positions": positions})

@@ -50,6 +50,7 @@ def test_the_loss_falls(attention: Attention, optimiser: str) -> None:
         attention=attention,
         optimiser=optimiser,
         learning_rate=1e-2,
+        fixed=False,
     )
     losses = list(Training(recipe, 0).run(recipe.steps))
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sharpmax.lab.clrs_text.places import PLACES, Place, place_number, places_of
 from sharpmax.lab.clrs_text.recipe import Positions, Recipe
 from sharpmax.tasks.clrs_text import Characters, Example, Numbers, example
 
@@ -22,17 +23,15 @@ LONGEST = 2048
 # First numbers of the seeds of random streams.
 _CHOICE, _POSITIONS = 2001, 2002
 _IGNORED = -100
-# Places of characters in a number: a sign, a digit, a point, three digits, and a space before.
-_STRIDE = 8
-# Coupled positions begin anywhere, so that lists of so many numbers have none that is new.
-_PLACES = 64
+# Without a trace they ask for the same, so each of them is drawn half as often.
+_SORTS = {"bubble_sort", "heapsort", "insertion_sort", "quicksort"}
 # Numbers of the other algorithms are from 0 to 1.
 _DECIMALS = {
     ("find_maximum_subarray_kadane",): (-1, 1),
     ("graham_scan", "jarvis_march"): (-2, 2),
 }
-# Indices go up to the size of a test.
-_INTEGERS = (-1, 255)
+# Indices go up to the size of a test, or of a list of places.
+_INTEGERS = (-1, PLACES - 3)
 
 
 class Encoded(NamedTuple):
@@ -41,7 +40,7 @@ class Encoded(NamedTuple):
     Attributes:
         tokens: The question and its answer, up to the end of its line.
         asked: Number of tokens of the question.
-        positions: Of the tokens.
+        positions: Of the tokens; or rows of the table of places, see `place_number`.
     """
 
     tokens: tuple[int, ...]
@@ -57,13 +56,13 @@ class Batch(NamedTuple):
     Attributes:
         tokens: [examples, tokens].
         positions: [examples, tokens].
-        places: Places in front of a token of an answer, in any of the examples: [places].
-        targets: The tokens of answers behind these places, and -100 for others: [examples, places].
+        before: Which tokens stand before those of answers: [examples, longest answer].
+        targets: The tokens of answers, and -100 behind the last: [examples, longest answer].
     """
 
     tokens: Tensor
     positions: Tensor
-    places: Tensor
+    before: Tensor
     targets: Tensor
 
 
@@ -98,20 +97,20 @@ class Encoder:
         # The end of the line ends the answer; that of the paragraph adds nothing.
         answer = self.tokenizer.encode(one.answer.rstrip("\n") + "\n", add_special_tokens=False)
         tokens = (*question, *answer)
-        return Encoded(tokens, len(question), self._positions(question, len(tokens), one.seed))
+        return Encoded(tokens, len(question), self._positions(question, answer, one.seed))
 
-    def _positions(self, question: Sequence[int], count: int, seed: int) -> tuple[int, ...]:
+    def _positions(
+        self, question: Sequence[int], answer: Sequence[int], seed: int
+    ) -> tuple[int, ...]:
+        count = len(question) + len(answer)
         if self.positions == "none":
             return (0,) * count
-        if self.positions == "coupled":
-            stride = 1 if isinstance(self.tokenizer, Numbers) else _STRIDE
-            texts = [self.tokenizer.vocabulary[token] for token in question]
-            places = tuple(_coupled(texts, stride))
-            rng = np.random.default_rng((_POSITIONS, seed))
-            start = stride * int(rng.integers(max(1, _PLACES - max(places) // stride)))
-            # The answer is not told where it is: it must not end because it is as long as ever.
-            moved = tuple(start + place if place else 0 for place in places)
-            return (*moved, *(0,) * (count - len(question)))
+        if self.positions == "places":
+            asked, answered = self._places(question), self._places(answer)
+            # The answer is told which character of a number it is at, but not how long it is: it
+            # must not end because it is as long as ever.
+            told = [Place(character=place.character) for place in answered]
+            return tuple(place_number(place) for place in (*asked, *told))
         if self.positions == "rotary":
             return tuple(range(count))
         if count > LONGEST:
@@ -119,36 +118,9 @@ class Encoder:
         rng = np.random.default_rng((_POSITIONS, seed))
         return tuple(np.sort(rng.choice(LONGEST, count, replace=False)).tolist())
 
-
-def _coupled(texts: Sequence[str], stride: int) -> Iterator[int]:
-    """The place of each token in its list, and within its number if that has several tokens.
-
-    Args:
-        texts: Of the tokens.
-        stride: From a place to the next: no number of a list has more tokens.
-
-    Yields:
-        The places from 1 on, those of brackets and numbers; 0 outside of lists.
-
-    Example:
-        >>> list(_coupled(["s", ":", " ", "[", "0.25", " 0.3", "]", ",", " 2"], 1))
-        [0, 0, 0, 1, 2, 3, 4, 0, 0]
-        >>> list(_coupled("s: [1 25]", 8))
-        [0, 0, 0, 8, 17, 24, 25, 26, 32]
-    """
-    place = within = 0
-    for text in texts:
-        if text == "[":
-            place, within = 1, 0
-        elif text == "]" or (place and text.startswith(" ")):
-            place, within = place + 1, 0
-        elif place == 1:
-            # Numbers after the first have a space before them.
-            place, within = 2, 1
-        yield stride * place + min(within, stride - 1) if place else 0
-        within += 1
-        if text == "]":
-            place = 0
+    def _places(self, tokens: Sequence[int]) -> list[Place]:
+        texts = [self.tokenizer.vocabulary[token] for token in tokens]
+        return list(places_of(texts, characters=not isinstance(self.tokenizer, Numbers)))
 
 
 def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
@@ -164,10 +136,11 @@ def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
     """
     rng = np.random.default_rng((_CHOICE, seed, step))
     names = list(recipe.lengths)
+    shares = np.array([0.5 if name in _SORTS else 1.0 for name in names])
     grown = min(1.0, (step + 1) / max(1.0, recipe.curriculum * recipe.steps))
     drawn = []
     for number in range(recipe.batch):
-        name = names[rng.integers(len(names))]
+        name = names[rng.choice(len(names), p=shares / shares.sum())]
         smallest, largest = recipe.lengths[name]
         reached = smallest + math.ceil(grown * (largest - smallest))
         length = int(rng.integers(smallest, reached + 1))
@@ -186,14 +159,7 @@ def batches(encoded: Sequence[Encoded], at_once: int) -> Iterator[tuple[list[int
     Yields:
         Numbers of the examples of a batch, and the batch.
     """
-    # Answers of similar lengths too: where one has an answer, logits are made for all.
-    order = sorted(
-        range(len(encoded)),
-        key=lambda number: (
-            len(encoded[number].tokens) - encoded[number].asked,
-            len(encoded[number].tokens),
-        ),
-    )
+    order = sorted(range(len(encoded)), key=lambda number: len(encoded[number].tokens))
     part: list[int] = []
     longest = 0
     for number in order:
@@ -210,11 +176,14 @@ def _batch(encoded: Sequence[Encoded]) -> Batch:
     longest = max(len(one.tokens) for one in encoded)
     tokens = torch.zeros(len(encoded), longest, dtype=torch.long)
     positions = torch.zeros_like(tokens)
-    targets = torch.full_like(tokens, _IGNORED)
+    before = torch.zeros(
+        len(encoded), max(len(one.tokens) - one.asked for one in encoded), dtype=torch.long
+    )
+    targets = torch.full_like(before, _IGNORED)
     for row, one in enumerate(encoded):
         count = len(one.tokens)
         tokens[row, :count] = torch.tensor(one.tokens)
         positions[row, :count] = torch.tensor(one.positions)
-        targets[row, one.asked - 1 : count - 1] = tokens[row, one.asked : count]
-    places = (targets != _IGNORED).any(0).nonzero()[:, 0]
-    return Batch(tokens, positions, places, targets[:, places])
+        before[row, : count - one.asked] = torch.arange(one.asked - 1, count - 1)
+        targets[row, : count - one.asked] = tokens[row, one.asked : count]
+    return Batch(tokens, positions, before, targets)

@@ -68,7 +68,7 @@ def answer_entropies(
             with torch.inference_mode():
                 answer_logits(model, batch)
             example, place = (batch.targets >= 0).nonzero(as_tuple=True)
-            row = batch.places[place]
+            row = batch.before[example, place]
             kept = [keeper.kept[layer] for layer in sorted(keeper.kept)]
             # [layers, rows, heads], since the two indices stand apart.
             of_rows = [each.entropy()[example, :, row] for each in kept]

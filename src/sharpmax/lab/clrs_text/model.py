@@ -12,20 +12,20 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sharpmax._extras import require
 from sharpmax.lab.clrs_text.data import LONGEST, Batch, Encoder
+from sharpmax.lab.clrs_text.places import CHARACTERS, PLACES, PlaceEmbedding
 from sharpmax.lab.clrs_text.recipe import Recipe
 from sharpmax.models import load_model
 from sharpmax.tasks.clrs_text import Characters
 
 __all__ = ["answer_logits", "build_model", "number_features", "prepared"]
 
-# Periods of the waves that numbers begin with. Shorter ones would tell nothing of the order of
-# numbers that are as far apart as those of an example.
-_PERIODS = np.geomspace(4.0, 0.05, 12)
-# What integers are divided by before they become waves.
-_APART = 64
+# Periods of the waves that numbers are told apart by: those of decimals down to a few steps of
+# 0.001, and those of integers from the largest down to 2.
+_DECIMAL_PERIODS = np.geomspace(4.0, 0.02, 16)
+_INTEGER_PERIODS = np.geomspace(256.0, 2.5, 12)
 # How far embeddings of numbers are from being functions of their values alone: neighbours have to
-# be told apart.
-_NOISE = 0.5
+# be told apart, and integers, which are marks and indices, above all.
+_DECIMAL_NOISE, _INTEGER_NOISE = 0.5, 2.0
 
 
 def prepared(recipe: Recipe, seed: int) -> tuple[PreTrainedModel, Encoder]:
@@ -89,8 +89,17 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
         _copy_at_first(model)
+        whole = range(PLACES - 2)
+        integers = _integers(whole, recipe.width)
         if recipe.values and recipe.tokenizer == "numbers":
             _give_values(model, tokenizer.vocabulary)
+            known = {text: token for token, text in enumerate(tokenizer.vocabulary)}
+            table = model.get_input_embeddings().weight.detach()
+            # An index is given by the embedding of the integer, and so answered by copying.
+            integers = torch.stack([table[known[str(index)]] for index in whole])
+        if recipe.positions == "places":
+            model.places = _place_embedding(integers)
+        model.get_input_embeddings().weight.requires_grad_(not recipe.fixed)
     decoder: PreTrainedModel = model
     return decoder
 
@@ -109,41 +118,68 @@ def _copy_at_first(model: Any) -> None:
             attention.o_proj.weight.copy_(orthogonal.T)
 
 
-def number_features(values: Sequence[float]) -> Tensor:
+def _place_embedding(integers: Tensor) -> PlaceEmbedding:
+    """Vectors of places: before the first integer, which is that of the first number, a bracket."""
+    width = integers.shape[1]
+    first = torch.randn(2, width) / width**0.5
+    return PlaceEmbedding(
+        _integers(range(PLACES), width),
+        torch.cat([first, integers]),
+        torch.randn(CHARACTERS, width) / width**0.5,
+    )
+
+
+def number_features(values: Sequence[float], periods: np.ndarray) -> Tensor:
     """What is the same for near numbers: waves of many periods, [numbers, features].
 
     Args:
         values: The numbers.
+        periods: Of the waves.
 
     Returns:
-        Sine and cosine of each number at periods from 4 to 0.05, each of deviation 1.
+        Sine and cosine of each number at each period, each of deviation 1.
     """
-    angles = 2 * np.pi * np.asarray(values, np.float64)[:, None] / _PERIODS
+    angles = 2 * np.pi * np.asarray(values, np.float64)[:, None] / periods
     return torch.from_numpy(np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], 1))
 
 
-def _give_values(model: Any, vocabulary: Sequence[str]) -> None:
-    """Begin embeddings of numbers with features of their values, and a little noise.
+def _decimals(values: Sequence[float], width: int) -> Tensor:
+    return _numbers(values, _DECIMAL_PERIODS, _DECIMAL_NOISE, width)
 
-    Integers, which are indices and marks, have a projection of their own, and are made as small as
-    to be as far apart as the decimals of an example.
-    A number with a space in front of it is the same number: it differs by what all of these differ.
+
+def _integers(values: Sequence[int], width: int) -> Tensor:
+    return _numbers(values, _INTEGER_PERIODS, _INTEGER_NOISE, width)
+
+
+def _numbers(values: Sequence[float], periods: np.ndarray, noise: float, width: int) -> Tensor:
+    """Embeddings of numbers: features of their values in random directions, and noise."""
+    features = number_features(values, periods).float()
+    drawn = features @ torch.randn(features.shape[1], width) / features.shape[1] ** 0.5
+    drawn += noise * torch.randn_like(drawn)
+    return torch.div(drawn, (width * (1 + noise**2)) ** 0.5)
+
+
+def _give_values(model: Any, vocabulary: Sequence[str]) -> None:
+    """Begin embeddings of numbers with features of their values.
+
+    A decimal with a space in front of it is the same number: it differs by what all of these
+    differ. Integers with a space are the contents of lists, and those without are answers and
+    indices: both have directions of their own.
     """
     weight = model.get_input_embeddings().weight
     width = weight.shape[1]
     tokens = {text: token for token, text in enumerate(vocabulary)}
-    decimals = {text: float(text) for text in vocabulary if _is_decimal(text)}
-    integers = {text: int(text) / _APART for text in vocabulary if _is_whole(text)}
-    space = torch.randn(width)
-    for numbers in (decimals, integers):
-        features = number_features(list(numbers.values())).float()
-        drawn = features @ torch.randn(features.shape[1], width) / features.shape[1] ** 0.5
-        drawn = (drawn + _NOISE * torch.randn_like(drawn)) / (1 + _NOISE**2) ** 0.5
-        with torch.no_grad():
-            for text, embedding in zip(numbers, drawn / width**0.5, strict=True):
-                weight[tokens[text]] = embedding
+    space = torch.randn(width) / (2 * width**0.5)
+    decimals = [text for text in vocabulary if _is_decimal(text)]
+    integers = [text for text in vocabulary if _is_whole(text)]
+    alone = _decimals([float(text) for text in decimals], width)
+    whole, spaced = (_integers([int(text) for text in integers], width) for _ in range(2))
+    with torch.no_grad():
+        for texts, plain, other in ((decimals, alone, alone + space), (integers, whole, spaced)):
+            for text, one, two in zip(texts, plain, other, strict=True):
+                weight[tokens[text]] = one
                 if f" {text}" in tokens:
-                    weight[tokens[f" {text}"]] = embedding + _NOISE * space / width**0.5
+                    weight[tokens[f" {text}"]] = two
 
 
 def _is_decimal(text: str) -> bool:
@@ -155,14 +191,24 @@ def _is_whole(text: str) -> bool:
 
 
 def answer_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """Logits in front of the tokens of answers: [examples, places, vocabulary]."""
-    callable_model: Any = model
-    logits: Tensor = callable_model(
-        input_ids=batch.tokens.to(model.device),
-        position_ids=batch.positions.to(model.device),
-        # Of ones: without it, positions that are not 0, 1, 2 … are taken for several texts in one.
-        attention_mask=torch.ones_like(batch.tokens, device=model.device),
-        logits_to_keep=batch.places.to(model.device),
-        use_cache=False,
-    ).logits
-    return logits
+    """Logits of the tokens of answers: [examples, longest answer, vocabulary]."""
+    small: Any = model
+    tokens, before = batch.tokens.to(model.device), batch.before.to(model.device)
+    inputs: dict[str, Any] = {"input_ids": tokens, "position_ids": batch.positions.to(model.device)}
+    if (places := getattr(model, "places", None)) is not None:
+        numbers = inputs.pop("position_ids")
+        embedded = small.get_input_embeddings()(inputs.pop("input_ids")) + places(numbers)
+        inputs |= {"inputs_embeds": embedded, "position_ids": torch.zeros_like(numbers)}
+    # Of ones: without it, positions that are not 0, 1, 2 … are taken for several texts in one.
+    inputs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
+    if isinstance(model, LlamaForCausalLM):
+        # Logits are made for answers alone.
+        logits: Tensor = small.lm_head(_taken(small.model(**inputs).last_hidden_state, before))
+        return logits
+    kept = before.unique()
+    return _taken(small(**inputs, logits_to_keep=kept).logits, torch.searchsorted(kept, before))
+
+
+def _taken(rows: Tensor, which: Tensor) -> Tensor:
+    """Some rows of each example: [examples, which, width]."""
+    return rows.gather(1, which[..., None].expand(-1, -1, rows.shape[-1]))

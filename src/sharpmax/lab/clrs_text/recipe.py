@@ -14,7 +14,7 @@ TokenizerName = Literal["numbers", "characters"]
 Attention = Literal["softmax", "paper", "ssmax"]
 """What makes weights of logits in training, in all heads."""
 
-Positions = Literal["none", "coupled", "randomised", "rotary"]
+Positions = Literal["places", "none", "randomised", "rotary"]
 """What the model is told of the places of tokens, see `Recipe`."""
 
 
@@ -27,13 +27,13 @@ class Recipe:
         tokenizer: How text becomes tokens.
         attention: What makes weights of logits, in all heads: plain softmax; the paper's adaptive
             temperature; or SSMax, with one learned scale a head.
-        positions: "rotary" are those of Llama. "coupled" are its rotations too, but a number of a
-            list is told its place in the list, counted from a random start and the same as that of
-            its neighbours in other lists (position coupling, Cho et al. 2024): what belongs
-            together is as far apart at any size, and no place is new. All else, the answer
-            above all, is told nothing. "randomised" are a sorted random part of a range as long as
-            the longest test, drawn anew for each example (Ruoss et al. 2023). "none" tells nothing
-            at all (Kazemnejad et al. 2023): causality alone gives the order.
+        positions: "places" adds to the embedding of a number that of its index in its list, and of
+            its row in a matrix, as a fixed vector (abacus embeddings, McLeish et al. 2024); all
+            else, the answer above all, is told nothing, and there are no rotations. The vector of
+            an index is the embedding of the integer: to answer with an index is to copy it, at
+            any size. "rotary" are the positions of Llama. "randomised" are a sorted random part of
+            a range as long as the longest test, drawn anew for each example (Ruoss et al. 2023).
+            "none" tells nothing at all (Kazemnejad et al. 2023): causality alone gives the order.
         through_temperature: Whether gradients pass through the paper's temperature; otherwise it
             counts as a constant.
         steps: Number of batches.
@@ -52,6 +52,8 @@ class Recipe:
         hidden: Of the feed-forward layers.
         values: Whether embeddings of numbers begin with features of their values, so that their
             order need not be learnt.
+        fixed: Whether embeddings stay what they begin with. Those of tokens that training never
+            asks for, such as the indices of larger inputs, would be unlearnt otherwise.
         model: Name or folder of a pretrained model that is trained on, instead of the small one; it
             has a tokenizer and positions of its own.
         rank: Of the adapters (LoRA) that are trained in its place; 0 trains all weights.
@@ -60,7 +62,7 @@ class Recipe:
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     tokenizer: TokenizerName = "numbers"
     attention: Attention = "softmax"
-    positions: Positions = "coupled"
+    positions: Positions = "places"
     through_temperature: bool = True
     steps: int = 6000
     batch: int = 32
@@ -74,6 +76,7 @@ class Recipe:
     width: int = 128
     hidden: int = 256
     values: bool = True
+    fixed: bool = True
     model: str | None = None
     rank: int = 8
 

@@ -94,7 +94,8 @@ def steps_within(recipe: Recipe, minutes: float) -> int:
 class Study:
     """A run of the experiment in a folder, which can be stopped at any moment and go on.
 
-    The folder holds `table.json`, which grows arm by arm, `entropy.json` and `weights/ARM/seed-N/`.
+    The folder holds `table.json`, which grows arm by arm, `entropy.json`, `weights/ARM/seed-N/`,
+    and in `examples/` what was drawn for training.
 
     Args:
         folder: Where the run is.
@@ -185,36 +186,22 @@ class Study:
             SettingsChanged: The arm was trained with another recipe.
             FloatingPointError: The loss became infinite.
         """
-        recipe = arm.recipe.to_dict()
-        if arm.name in self.table.recipes:
-            check_settings(self.table.recipes[arm.name], recipe, self.table_path)
-        methods = arm.methods or (arm.recipe.attention,)
-        named = {"trained_with": arm.recipe.attention, "tokenizer": _tokens(arm.recipe)}
-        missing = [
-            method for method in methods if not any(self.table.select(method=method, **named))
-        ]
+        missing = self.missing(arm)
         if not missing:
             return
         by_method: dict[str, list[dict[str, Any]]] = {method: [] for method in missing}
         for seed in self.settings.seeds:
-            folder = self.folder / "weights" / arm.name / f"seed-{seed}"
 
             def on_progress(at: Progress, seed: int = seed) -> None:
                 on_training(seed, at)
 
-            weights = train(arm.recipe, seed, folder, on_progress=on_progress)
+            def on_test(method: str, seed: int = seed) -> None:
+                on_testing(seed, method)
+
+            found = self.train_and_test(arm, seed, on_progress, on_test)
             for method in missing:
-                kept = folder / f"accuracy-{method}.json"
-                if not kept.exists():
-                    on_testing(seed, method)
-                    content = {
-                        "settings": self.settings.to_dict(),
-                        "accuracy": self._test(arm, method, weights),
-                    }
-                    write_sealed(kept, _ACCURACY, content)
-                data = read_sealed(kept, _ACCURACY)
-                check_settings(data["settings"], self.settings.to_dict(), kept)
-                by_method[method].append(data["accuracy"])
+                by_method[method].append(found[method])
+        named = _named(arm)
         records = [
             Record(
                 method,
@@ -230,11 +217,60 @@ class Study:
         ]
         self.table = replace(
             self.table,
-            recipes={**self.table.recipes, arm.name: recipe},
+            recipes={**self.table.recipes, arm.name: arm.recipe.to_dict()},
             records=(*self.table.records, *records),
             settings={**self.settings.to_dict(), "test": str(self.test)},
         )
         self.table.save(self.table_path)
+
+    def missing(self, arm: Arm) -> list[str]:
+        """The methods of an arm that the table does not have.
+
+        Raises:
+            SettingsChanged: The arm was trained with another recipe.
+        """
+        if arm.name in self.table.recipes:
+            check_settings(self.table.recipes[arm.name], arm.recipe.to_dict(), self.table_path)
+        methods = arm.methods or (arm.recipe.attention,)
+        return [m for m in methods if not any(self.table.select(method=m, **_named(arm)))]
+
+    def train_and_test(
+        self,
+        arm: Arm,
+        seed: int,
+        on_training: Callable[[Progress], None] = lambda _: None,
+        on_testing: Callable[[str], None] = lambda _: None,
+    ) -> dict[str, dict[str, Any]]:
+        """Train and test one seed of an arm, unless its folder has it.
+
+        Args:
+            arm: What to train and test.
+            seed: Which seed.
+            on_training: Called during training.
+            on_testing: Called before each test, with the method.
+
+        Returns:
+            For each method that the table does not have the shares that are right, by algorithm
+            and size.
+        """
+        folder = self.folder / "weights" / arm.name / f"seed-{seed}"
+        weights = train(
+            arm.recipe, seed, folder, on_progress=on_training, examples=self.folder / "examples"
+        )
+        found = {}
+        for method in self.missing(arm):
+            kept = folder / f"accuracy-{method}.json"
+            if not kept.exists():
+                on_testing(method)
+                content = {
+                    "settings": self.settings.to_dict(),
+                    "accuracy": self._test(arm, method, weights),
+                }
+                write_sealed(kept, _ACCURACY, content)
+            data = read_sealed(kept, _ACCURACY)
+            check_settings(data["settings"], self.settings.to_dict(), kept)
+            found[method] = data["accuracy"]
+        return found
 
     def measure_entropy(self, arm: Arm) -> dict[str, Any]:
         """Measure how far the heads of an arm spread, on the first seed, and keep it.
@@ -332,5 +368,7 @@ def _together(before: str, command: str) -> str:
     return before if command in known else f"{before} && {command} --resume"
 
 
-def _tokens(recipe: Recipe) -> str:
-    return "own tokens" if recipe.model else recipe.tokenizer
+def _named(arm: Arm) -> dict[str, str]:
+    """What the records of an arm have in common."""
+    tokens = "own tokens" if arm.recipe.model else arm.recipe.tokenizer
+    return {"trained_with": arm.recipe.attention, "tokenizer": tokens}

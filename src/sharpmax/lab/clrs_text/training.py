@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from sharpmax.lab.checkpoint import read_tensors, write_tensors
 from sharpmax.lab.clrs_text.attention import TrainedIn
-from sharpmax.lab.clrs_text.data import batches, training_examples
+from sharpmax.lab.clrs_text.data import batches
+from sharpmax.lab.clrs_text.drawn import Drawn
 from sharpmax.lab.clrs_text.model import answer_logits, prepared
 from sharpmax.lab.clrs_text.recipe import Recipe
 from sharpmax.lab.results import SettingsChanged
@@ -54,9 +55,11 @@ class Training:
     Args:
         recipe: How to train.
         seed: Of the first weights and of the examples.
+        examples: Folder that keeps what is drawn, or None.
     """
 
-    def __init__(self, recipe: Recipe, seed: int) -> None:
+    def __init__(self, recipe: Recipe, seed: int, examples: Path | None = None) -> None:
+        self._drawn = Drawn(recipe, seed, examples)
         self.recipe = recipe
         self.seed = seed
         self.step = 0
@@ -68,8 +71,7 @@ class Training:
     def run(self, until: int) -> Iterator[float]:
         """Train up to a step; gives the weighted mean loss of a token after every batch."""
         while self.step < until:
-            examples = training_examples(self.recipe, self.seed, self.step)
-            encoded = [self.encoder(one) for one in examples]
+            encoded = [self.encoder(one) for one in self._drawn(self.step)]
             total_weight = sum((len(one.tokens) - one.asked) ** 0.5 for one in encoded)
             for optimiser in self._optimisers:
                 for group in optimiser.param_groups:
@@ -114,7 +116,7 @@ class Training:
         }
 
     @classmethod
-    def load(cls, path: Path, recipe: Recipe, seed: int) -> Training:
+    def load(cls, path: Path, recipe: Recipe, seed: int, examples: Path | None = None) -> Training:
         """Go on from a file.
 
         Raises:
@@ -122,7 +124,7 @@ class Training:
             ValueError: The file is damaged.
         """
         description, tensors = read_tensors(path)
-        training = cls(recipe, seed)
+        training = cls(recipe, seed, examples)
         for name in ("recipe", "seed"):
             before, now = description[name], training.description[name]
             if before != now:
@@ -206,6 +208,7 @@ def train(
     *,
     on_progress: Callable[[Progress], None] = lambda _: None,
     every: float = 30.0,
+    examples: Path | None = None,
 ) -> Path:
     """Train a model, or go on where an earlier call was stopped.
 
@@ -215,6 +218,7 @@ def train(
         folder: Where the files are: `checkpoint.safetensors`, and in the end `weights.safetensors`.
         on_progress: Called after every 10 batches.
         every: Seconds from one checkpoint to the next.
+        examples: Folder that keeps what is drawn, for other trainings on the same; or None.
 
     Returns:
         The file of the weights after the last step.
@@ -225,9 +229,9 @@ def train(
     """
     final, checkpoint = folder / "weights.safetensors", folder / "checkpoint.safetensors"
     if checkpoint.exists():
-        training = Training.load(checkpoint, recipe, seed)
+        training = Training.load(checkpoint, recipe, seed, examples)
     else:
-        training = Training(recipe, seed)
+        training = Training(recipe, seed, examples)
     saved = begun = time.monotonic()
     tokens = training.tokens
     losses: list[float] = []
