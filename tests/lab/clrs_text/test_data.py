@@ -80,6 +80,22 @@ def test_lists_share_their_places_and_answers_have_none(kind: type[Characters]) 
     assert answered == ({0} if kind is Numbers else {0, 1})
 
 
+def test_numbers_to_sort_are_told_no_index() -> None:
+    numbers = Encoder(Numbers(words=True), "places")
+    characters = Encoder(Characters(), "places")
+    starts = set()
+    for seed in range(9):
+        one = example("quicksort", 6, seed=seed)
+        assert not any(numbers(one).positions)
+        found = [number // CHARACTERS for number in characters(one).positions]
+        places = list(dict.fromkeys(filter(None, found)))
+        assert places == list(range(places[0], places[0] + 8))
+        starts.add(places[0])
+        searched = numbers(example("binary_search", 6, seed=seed)).positions
+        assert min(filter(None, searched)) == CHARACTERS
+    assert len(starts) > 3
+
+
 def test_randomised_positions_end_somewhere() -> None:
     encoder = Encoder(Characters(), "randomised")
     with pytest.raises(ValueError, match=f"positions: expected at most {LONGEST} tokens"):

@@ -50,7 +50,7 @@ def test_an_index_is_given_by_the_embedding_of_the_integer() -> None:
     token = encoder.tokenizer.vocabulary.index("7")
     embeddings = model.get_input_embeddings().weight
     # Before the number with index 7 are a bracket and seven others.
-    assert torch.equal(model.places.places[9], embeddings[token])
+    assert torch.equal(2 * model.places.places[9], embeddings[token])
     assert not embeddings.requires_grad
     assert (
         prepared(Recipe(**{**_SMALL.to_dict(), "fixed": False}), 0)[0]

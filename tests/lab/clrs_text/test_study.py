@@ -65,6 +65,17 @@ def test_arms_are_added_to_the_table_and_what_is_there_stays(tmp_path: Path) -> 
         Study(tmp_path, _SETTINGS, "a command", resume=True)
 
 
+def test_two_that_run_at_a_time_add_to_one_table(tmp_path: Path) -> None:
+    (softmax,), (_, ssmax) = arms_of(_RECIPE, []), arms_of(_RECIPE, ["ssmax"])
+    one = Study(tmp_path, _SETTINGS, "a command")
+    other = Study(tmp_path, _SETTINGS, "another", resume=True)
+    one.run(softmax)
+    other.run(ssmax)
+    table = Table.load(tmp_path / "table.json")
+    assert list(table.recipes) == ["numbers-softmax", "numbers-ssmax"]
+    assert table.command == "a command && another --resume"
+
+
 def test_entropy_of_the_heads_is_measured_and_kept(tmp_path: Path) -> None:
     (arm,) = arms_of(_RECIPE, [])
     study = Study(tmp_path, _SETTINGS, "a command")

@@ -14,10 +14,10 @@ __all__ = ["ATTENTIONS", "LENGTHS", "SHORT", "Arm", "arms_of", "small_recipe"]
 LENGTHS: Mapping[str, tuple[int, int]] = {
     "minimum": (4, 16),
     "binary_search": (4, 16),
-    "bubble_sort": (4, 12),
-    "heapsort": (4, 12),
-    "insertion_sort": (4, 12),
-    "quicksort": (4, 12),
+    "bubble_sort": (4, 10),
+    "heapsort": (4, 10),
+    "insertion_sort": (4, 10),
+    "quicksort": (4, 10),
     "kmp_matcher": (4, 8),
     "naive_string_matcher": (4, 8),
 }

@@ -23,8 +23,10 @@ LONGEST = 2048
 # First numbers of the seeds of random streams.
 _CHOICE, _POSITIONS = 2001, 2002
 _IGNORED = -100
-# Without a trace they ask for the same, so each of them is drawn half as often.
+# They ask for no index, so their numbers are told none, and no place of a larger list is new. But
+# characters have to be told which belong together: there lists begin anywhere among so many places.
 _SORTS = {"bubble_sort", "heapsort", "insertion_sort", "quicksort"}
+_ANYWHERE = 66
 # Numbers of the other algorithms are from 0 to 1.
 _DECIMALS = {
     ("find_maximum_subarray_kadane",): (-1, 1),
@@ -97,16 +99,20 @@ class Encoder:
         # The end of the line ends the answer; that of the paragraph adds nothing.
         answer = self.tokenizer.encode(one.answer.rstrip("\n") + "\n", add_special_tokens=False)
         tokens = (*question, *answer)
-        return Encoded(tokens, len(question), self._positions(question, answer, one.seed))
+        return Encoded(tokens, len(question), self._positions(question, answer, one))
 
     def _positions(
-        self, question: Sequence[int], answer: Sequence[int], seed: int
+        self, question: Sequence[int], answer: Sequence[int], one: Example
     ) -> tuple[int, ...]:
         count = len(question) + len(answer)
         if self.positions == "none":
             return (0,) * count
         if self.positions == "places":
             asked, answered = self._places(question), self._places(answer)
+            if one.algorithm in _SORTS and isinstance(self.tokenizer, Numbers):
+                asked = [Place()] * len(asked)
+            elif one.algorithm in _SORTS:
+                asked = list(_moved(asked, np.random.default_rng((_POSITIONS, one.seed))))
             # The answer is told which character of a number it is at, but not how long it is: it
             # must not end because it is as long as ever.
             told = [Place(character=place.character) for place in answered]
@@ -115,12 +121,19 @@ class Encoder:
             return tuple(range(count))
         if count > LONGEST:
             raise ValueError(f"positions: expected at most {LONGEST} tokens, got {count}")
-        rng = np.random.default_rng((_POSITIONS, seed))
+        rng = np.random.default_rng((_POSITIONS, one.seed))
         return tuple(np.sort(rng.choice(LONGEST, count, replace=False)).tolist())
 
     def _places(self, tokens: Sequence[int]) -> list[Place]:
         texts = [self.tokenizer.vocabulary[token] for token in tokens]
         return list(places_of(texts, characters=not isinstance(self.tokenizer, Numbers)))
+
+
+def _moved(places: Sequence[Place], rng: np.random.Generator) -> Iterator[Place]:
+    """The places of a list that begins anywhere."""
+    start = int(rng.integers(max(1, _ANYWHERE - max(place.place for place in places))))
+    for place in places:
+        yield place._replace(place=place.place + start) if place.place else place
 
 
 def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
@@ -136,11 +149,10 @@ def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
     """
     rng = np.random.default_rng((_CHOICE, seed, step))
     names = list(recipe.lengths)
-    shares = np.array([0.5 if name in _SORTS else 1.0 for name in names])
     grown = min(1.0, (step + 1) / max(1.0, recipe.curriculum * recipe.steps))
     drawn = []
     for number in range(recipe.batch):
-        name = names[rng.choice(len(names), p=shares / shares.sum())]
+        name = names[rng.integers(len(names))]
         smallest, largest = recipe.lengths[name]
         reached = smallest + math.ceil(grown * (largest - smallest))
         length = int(rng.integers(smallest, reached + 1))

@@ -21,11 +21,11 @@ __all__ = ["answer_logits", "build_model", "number_features", "prepared"]
 
 # Periods of the waves that numbers are told apart by: those of decimals down to a few steps of
 # 0.001, and those of integers from the largest down to 2.
-_DECIMAL_PERIODS = np.geomspace(4.0, 0.02, 16)
+_DECIMAL_PERIODS = np.geomspace(4.0, 0.005, 16)
 _INTEGER_PERIODS = np.geomspace(256.0, 2.5, 12)
 # How far embeddings of numbers are from being functions of their values alone: neighbours have to
 # be told apart, and integers, which are marks and indices, above all.
-_DECIMAL_NOISE, _INTEGER_NOISE = 0.5, 2.0
+_DECIMAL_NOISE, _INTEGER_NOISE = 0.5, 1.0
 
 
 def prepared(recipe: Recipe, seed: int) -> tuple[PreTrainedModel, Encoder]:
@@ -124,7 +124,8 @@ def _place_embedding(integers: Tensor) -> PlaceEmbedding:
     first = torch.randn(2, width) / width**0.5
     return PlaceEmbedding(
         _integers(range(PLACES), width),
-        torch.cat([first, integers]),
+        # What a number is comes before where it is.
+        torch.cat([first, integers]) / 2,
         torch.randn(CHARACTERS, width) / width**0.5,
     )
 

@@ -31,9 +31,10 @@ class Recipe:
             its row in a matrix, as a fixed vector (abacus embeddings, McLeish et al. 2024); all
             else, the answer above all, is told nothing, and there are no rotations. The vector of
             an index is the embedding of the integer: to answer with an index is to copy it, at
-            any size. "rotary" are the positions of Llama. "randomised" are a sorted random part of
-            a range as long as the longest test, drawn anew for each example (Ruoss et al. 2023).
-            "none" tells nothing at all (Kazemnejad et al. 2023): causality alone gives the order.
+            any size. Sorting asks for no index, and numbers to sort are told none. "rotary" are
+            the positions of Llama. "randomised" are a sorted random part of a range as long as the
+            longest test, drawn anew for each example (Ruoss et al. 2023). "none" tells nothing at
+            all (Kazemnejad et al. 2023): causality alone gives the order.
         through_temperature: Whether gradients pass through the paper's temperature; otherwise it
             counts as a constant.
         steps: Number of batches.
@@ -64,7 +65,7 @@ class Recipe:
     attention: Attention = "softmax"
     positions: Positions = "places"
     through_temperature: bool = True
-    steps: int = 6000
+    steps: int = 5000
     batch: int = 32
     curriculum: float = 0.0
     optimiser: Literal["muon", "adamw"] = "muon"

@@ -114,6 +114,7 @@ class Study:
     ) -> None:
         self.folder = folder
         self.settings = settings
+        self.command = command
         self.table = Table(
             command,
             settings.seeds,
@@ -122,15 +123,18 @@ class Study:
             lengths=dict(settings.lengths),
             settings=settings.to_dict(),
         )
-        exists = self.table_path.exists()
-        if not resume and (exists or (folder / "weights").exists()):
+        if not resume and (self.table_path.exists() or (folder / "weights").exists()):
             refuse_earlier(folder)
-        if exists:
+        self._read_table()
+
+    def _read_table(self) -> None:
+        """Take over what the file of the table has, also what another process has added to it."""
+        if self.table_path.exists():
             before = Table.load(self.table_path)
-            check_settings(before.settings, settings.to_dict(), self.table_path)
+            check_settings(before.settings, self.settings.to_dict(), self.table_path)
             self.table = replace(
                 self.table,
-                command=_together(before.command, command),
+                command=_together(before.command, self.command),
                 recipes=before.recipes,
                 records=before.records,
             )
@@ -215,6 +219,7 @@ class Study:
             for method in missing
             for (name, n), asked in self._asked().items()
         ]
+        self._read_table()
         self.table = replace(
             self.table,
             recipes={**self.table.recipes, arm.name: arm.recipe.to_dict()},
@@ -299,7 +304,7 @@ class Study:
                 entry["visible"].append(float(np.mean(measured.visible)))
                 entry["mean"].append(measured.entropy.mean(-1).tolist())
                 entry["deviation"].append(measured.entropy.std(-1).tolist())
-            found[arm.name] = entry
+            found = {**(load_entropy(path)["arms"] if path.exists() else {}), arm.name: entry}
             write_sealed(path, ENTROPY, {"command": self.table.command, "arms": found})
         return load_entropy(path)
 
