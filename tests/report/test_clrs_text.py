@@ -62,9 +62,13 @@ def test_tables_say_what_was_measured() -> None:
         "clrs-text-inference",
         "clrs-text-sizes-numbers",
         "clrs-text-tokens-numbers",
+        "clrs-text-gains-numbers",
+        "clrs-text-token-gains-numbers",
         "clrs-text-algorithms-numbers",
         "clrs-text-sizes-characters",
         "clrs-text-tokens-characters",
+        "clrs-text-gains-characters",
+        "clrs-text-token-gains-characters",
         "clrs-text-algorithms-characters",
         "clrs-text-dispersion",
     ]
@@ -79,6 +83,10 @@ def test_tables_say_what_was_measured() -> None:
     tokens = found["clrs-text-tokens-numbers"]
     assert "| softmax | 98.0 ± 0.0 |" in tokens
     assert "Percent of the tokens of answers that are right" in tokens
+    gains = found["clrs-text-gains-numbers"]
+    assert "| quicksort | 39.7 ± 1.0 | +10.0 | +0.0 |" in gains
+    assert "| all that are learnt | 41.0 ± 1.0 | +10.0 | +0.0 |" in gains
+    assert "| bfs | 16.5 ± 1.0 | **-9.8** | +0.0 |" in found["clrs-text-gains-characters"]
     assert "| numbers-softmax | 0 |" in found["clrs-text-dispersion"]
     for text in found.values():
         assert "Written by `sharpmax reproduce clrs-text`." in text

@@ -22,6 +22,7 @@ __all__ = [
     "Way",
     "algorithms_table",
     "dispersion_table",
+    "gains_table",
     "inference_table",
     "label_of",
     "learnt",
@@ -35,6 +36,8 @@ __all__ = [
 
 LEARNT: Final = 0.9
 """An algorithm is learnt where plain softmax answers this share right at the training sizes."""
+
+_SIGNIFICANT: Final = 0.05
 
 Measure = Literal["accuracy", "tokens"]
 """Fields of a record that a table may be about."""
@@ -98,14 +101,17 @@ def tables(table: Results, entropy: Mapping[str, Any] | None = None) -> dict[str
 
     Returns:
         Markdown by name: clrs-text-learnt, clrs-text-inference; for each tokenizer
-        clrs-text-sizes-TOKENIZER, clrs-text-tokens-TOKENIZER and clrs-text-algorithms-TOKENIZER;
-        and clrs-text-dispersion.
+        clrs-text-sizes-TOKENIZER, clrs-text-tokens-TOKENIZER, clrs-text-gains-TOKENIZER,
+        clrs-text-token-gains-TOKENIZER and clrs-text-algorithms-TOKENIZER; and
+        clrs-text-dispersion.
     """
     found = {"clrs-text-learnt": learnt_table(table), "clrs-text-inference": inference_table(table)}
     for tokenizer in tokenizers(table):
         name = tokenizer.replace(" ", "-")
         found[f"clrs-text-sizes-{name}"] = sizes_table(table, tokenizer)
         found[f"clrs-text-tokens-{name}"] = sizes_table(table, tokenizer, "tokens")
+        found[f"clrs-text-gains-{name}"] = gains_table(table, tokenizer)
+        found[f"clrs-text-token-gains-{name}"] = gains_table(table, tokenizer, "tokens")
         found[f"clrs-text-algorithms-{name}"] = algorithms_table(table, tokenizer)
     if entropy is not None:
         found["clrs-text-dispersion"] = dispersion_table(table, entropy)
@@ -203,6 +209,50 @@ def algorithms_table(table: Results, tokenizer: str) -> Table:
         f"training. {_measured(table)}"
     )
     return Table(header, rows, title=f"Tokenizer: {tokenizer}", caption=below, words=2)
+
+
+def gains_table(table: Results, tokenizer: str, measure: Measure = "accuracy") -> Table:
+    """What every way gains over plain softmax beyond the sizes of training, by algorithm.
+
+    Args:
+        table: The results.
+        tokenizer: Which of the tokenizers.
+        measure: What counts: whole answers, or their tokens.
+
+    Returns:
+        A row an algorithm, a column a way: points gained, mean over the sizes beyond training; bold
+        where the paired t-test over seeds says so.
+    """
+    plain = Way("softmax", "softmax")
+    others = [way for way in ways(table, tokenizer) if way != plain]
+    multiples = _multiples(table)[1:]
+
+    def beyond(way: Way, names: Sequence[str]) -> tuple[float, ...]:
+        """Mean over the sizes, a number a seed."""
+        shares = [
+            _over_algorithms(table, tokenizer, way, names, times, measure) for times in multiples
+        ]
+        return tuple(np.mean([each for each in shares if each], axis=0).tolist())
+
+    rows = []
+    groups = [(name, [name]) for name in table.lengths]
+    for label, names in [*groups, ("all that are learnt", learnt(table, tokenizer))]:
+        softmax = beyond(plain, names)
+        row = [label, _with_deviation(softmax)]
+        for way in others:
+            ours = beyond(way, names)
+            gained = f"{100 * (np.mean(ours) - np.mean(softmax)):+.1f}"
+            p = _compared(ours, softmax)
+            row.append(f"**{gained}**" if p is not None and p < _SIGNIFICANT else gained)
+        rows.append(row)
+    below = (
+        f"{_MEASURES[measure]} with softmax ± standard deviation over seeds, and points that the "
+        f"others gain over it, mean over {', '.join(map(_times, multiples))} the largest size in "
+        f"training; bold where the paired t-test over seeds gives p below {_SIGNIFICANT}. "
+        f"{_measured(table)}"
+    )
+    header = ["algorithm", "softmax", *map(label_of, others)]
+    return Table(header, rows, title=f"Tokenizer: {tokenizer}", caption=below)
 
 
 def inference_table(table: Results) -> Table:
