@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +13,7 @@ from transformers import PreTrainedModel
 from sharpmax._statistics import RowStatistics
 from sharpmax.lab.clrs_text.data import Encoder, batches
 from sharpmax.lab.clrs_text.model import answer_logits
-from sharpmax.models._layers import attention_layers
-from sharpmax.models._rule import Rule
-from sharpmax.models._sharpened import Sharpened
+from sharpmax.models import record
 from sharpmax.tasks.clrs_text import Example
 
 __all__ = ["RowEntropies", "answer_entropies"]
@@ -63,7 +60,8 @@ def answer_entropies(
     encoded = [encoder(one) for one in examples]
     entropies: list[Tensor] = []
     visible: list[Tensor] = []
-    with _keeping(model) as keeper:
+    keeper = _Keeper()
+    with record(model, keeper):
         for _, batch in batches(encoded, _AT_ONCE):
             with torch.inference_mode():
                 answer_logits(model, batch)
@@ -75,12 +73,3 @@ def answer_entropies(
             entropies.append(torch.stack(of_rows).transpose(1, 2).cpu())
             visible.append(row + 1)
     return RowEntropies(torch.cat(entropies, -1).numpy(), torch.cat(visible).numpy())
-
-
-@contextmanager
-def _keeping(model: PreTrainedModel) -> Iterator[_Keeper]:
-    keeper = _Keeper()
-    layers = attention_layers(model)
-    rules = {layer.index: Rule() for layer in layers if layer.closed is None}
-    with Sharpened(model, layers, rules, recorder=keeper):
-        yield keeper
