@@ -14,15 +14,16 @@ __all__ = ["ATTENTIONS", "LENGTHS", "SHORT", "Arm", "arms_of", "small_recipe"]
 LENGTHS: Mapping[str, tuple[int, int]] = {
     "minimum": (4, 16),
     "binary_search": (4, 16),
-    "bubble_sort": (4, 10),
-    "heapsort": (4, 10),
-    "insertion_sort": (4, 10),
-    "quicksort": (4, 10),
+    "bubble_sort": (4, 8),
+    "heapsort": (4, 8),
+    "insertion_sort": (4, 8),
+    "quicksort": (4, 8),
     "kmp_matcher": (4, 8),
     "naive_string_matcher": (4, 8),
 }
 """What is trained if nothing else is asked for, with its sizes: what a small model learns in a
-quarter of an hour on one core. Sizes go up to 16, and less far where texts have two lists."""
+quarter of an hour on one core. Sizes go up to 16, and to 8 where a text has every number twice or
+two lists."""
 
 SHORT = (4, 6)
 """Sizes of the others, many of which have a matrix in their text."""

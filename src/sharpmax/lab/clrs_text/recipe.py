@@ -72,7 +72,7 @@ class Recipe:
     learning_rate: float = 3e-3
     warmup: int = 50
     weight_decay: float = 0.01
-    layers: int = 3
+    layers: int = 4
     heads: int = 4
     width: int = 128
     hidden: int = 256
