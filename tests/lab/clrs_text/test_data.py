@@ -67,17 +67,19 @@ def test_positions(positions: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Characters, Numbers])
-def test_lists_share_their_places_and_answers_have_none(kind: type[Characters]) -> None:
-    one = example("activity_selector", 6, seed=0)
-    encoder = Encoder(kind(), "places")
-    found = encoder(one)
-    numbers = [number // CHARACTERS for number in found.positions[: found.asked] if number]
-    # Six numbers and two brackets, twice.
-    assert list(dict.fromkeys(numbers)) == list(range(1, 9))
-    assert numbers.count(1) == numbers.count(8) == 2
-    answered = set(found.positions[found.asked :])
-    # Which character of a number it is at, an answer of characters is told.
-    assert answered == ({0} if kind is Numbers else {0, 1})
+def test_lists_share_their_places(kind: type[Characters]) -> None:
+    found = Encoder(kind(), "places")(example("activity_selector", 6, seed=0))
+    places = [number // CHARACTERS for number in found.positions if number >= CHARACTERS]
+    # Six numbers and two brackets: two lists of the question, and that of the answer.
+    assert list(dict.fromkeys(places)) == list(range(1, 9))
+    assert places.count(1) == places.count(8) == 3
+
+
+def test_characters_of_a_number_that_is_in_no_list_are_told_apart() -> None:
+    one = example("binary_search", 6, seed=0)
+    found = Encoder(Characters(), "places")(one).positions
+    start = one.question.index("target: ") + len("target: ")
+    assert found[start : start + 3] == (1, 2, 3)
 
 
 def test_numbers_to_sort_are_told_no_index() -> None:
@@ -87,13 +89,15 @@ def test_numbers_to_sort_are_told_no_index() -> None:
     for seed in range(9):
         one = example("quicksort", 6, seed=seed)
         assert not any(numbers(one).positions)
-        found = [number // CHARACTERS for number in characters(one).positions]
-        places = list(dict.fromkeys(filter(None, found)))
-        assert places == list(range(places[0], places[0] + 8))
-        starts.add(places[0])
+        found = characters(one)
+        for part in (found.positions[: found.asked], found.positions[found.asked :]):
+            told = [number // CHARACTERS for number in part]
+            places = list(dict.fromkeys(filter(None, told)))
+            assert places == list(range(places[0], places[0] + 8))
+            starts.add(places[0])
         searched = numbers(example("binary_search", 6, seed=seed)).positions
         assert min(filter(None, searched)) == CHARACTERS
-    assert len(starts) > 3
+    assert len(starts) > 8
 
 
 def test_randomised_positions_end_somewhere() -> None:

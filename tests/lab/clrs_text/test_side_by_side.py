@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import multiprocessing
+import queue
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sharpmax.lab.clrs_text import side_by_side
 from sharpmax.lab.clrs_text.arms import arms_of, small_recipe
 from sharpmax.lab.clrs_text.records import Table
 from sharpmax.lab.clrs_text.side_by_side import run_side_by_side
@@ -43,3 +47,29 @@ def test_what_fails_in_a_process_fails_here(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="the loss is nan"):
         run_side_by_side(study, arms, 2)
     assert not study.table.records
+
+
+def test_a_process_ends_with_the_one_that_began_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: queue.Queue[object] = queue.Queue()
+    alive = True
+
+    class Parent:
+        def is_alive(self) -> bool:
+            return alive
+
+    class Trains:
+        def train_and_test(
+            self, arm: object, seed: int, on_training: Callable[[object], None], *_: object
+        ) -> None:
+            on_training("at a step")
+
+    monkeypatch.setattr(multiprocessing, "parent_process", Parent)
+    monkeypatch.setitem(side_by_side._here, "said", said)
+    monkeypatch.setitem(side_by_side._here, "study", Trains())
+    (arm,) = arms_of(_RECIPE, [])
+    side_by_side._train_and_test(arm, 3)
+    assert said.get() == (arm, 3, "at a step")
+    alive = False
+    with pytest.raises(SystemExit):
+        side_by_side._train_and_test(arm, 3)
+    assert said.empty()

@@ -26,7 +26,8 @@ _IGNORED = -100
 # Both ask for the same, and learn it soon: each is drawn half as often as others.
 _MATCHERS = {"kmp_matcher", "naive_string_matcher"}
 # They ask for no index, so their numbers are told none, and no place of a larger list is new. But
-# characters have to be told which belong together: there lists begin anywhere among so many places.
+# characters have to be told which belong together: there lists, that of the answer too, begin
+# anywhere among so many places.
 _SORTS = {"bubble_sort", "heapsort", "insertion_sort", "quicksort"}
 _ANYWHERE = 66
 # Numbers of the other algorithms are from 0 to 1.
@@ -112,13 +113,11 @@ class Encoder:
         if self.positions == "places":
             asked, answered = self._places(question), self._places(answer)
             if one.algorithm in _SORTS and isinstance(self.tokenizer, Numbers):
-                asked = [Place()] * len(asked)
-            elif one.algorithm in _SORTS:
-                asked = list(_moved(asked, np.random.default_rng((_POSITIONS, one.seed))))
-            # The answer is told which character of a number it is at, but not how long it is: it
-            # must not end because it is as long as ever.
-            told = [Place(character=place.character) for place in answered]
-            return tuple(place_number(place) for place in (*asked, *told))
+                return (0,) * count
+            if one.algorithm in _SORTS:
+                rng = np.random.default_rng((_POSITIONS, one.seed))
+                asked, answered = _moved(asked, rng), _moved(answered, rng)
+            return tuple(place_number(place) for place in (*asked, *answered))
         if self.positions == "rotary":
             return tuple(range(count))
         if count > LONGEST:
@@ -131,11 +130,10 @@ class Encoder:
         return list(places_of(texts, characters=not isinstance(self.tokenizer, Numbers)))
 
 
-def _moved(places: Sequence[Place], rng: np.random.Generator) -> Iterator[Place]:
+def _moved(places: Sequence[Place], rng: np.random.Generator) -> list[Place]:
     """The places of a list that begins anywhere."""
     start = int(rng.integers(max(1, _ANYWHERE - max(place.place for place in places))))
-    for place in places:
-        yield place._replace(place=place.place + start) if place.place else place
+    return [place._replace(place=place.place + start * bool(place.place)) for place in places]
 
 
 def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:

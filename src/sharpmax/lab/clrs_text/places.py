@@ -13,8 +13,10 @@ __all__ = ["CHARACTERS", "PLACES", "Place", "PlaceEmbedding", "place_number", "p
 PLACES = 130
 """Places of a list: up to 127 numbers, the brackets around them, and 0 for what is in no list."""
 
-CHARACTERS = 8
-"""Characters of a number: a space before it, a sign, a digit, a point and three digits."""
+CHARACTERS = 7
+"""Characters of a number: a sign, a digit, a point and three digits; and 0 for all others."""
+
+_OF_NUMBERS = frozenset("-.0123456789")
 
 
 class Place(NamedTuple):
@@ -23,7 +25,7 @@ class Place(NamedTuple):
     Attributes:
         row: Of a matrix, from 1 on; 0 outside of matrices.
         place: In the list: 1 is the bracket, 2 the first number; 0 outside of lists.
-        character: In the number; 0 where a number is one token.
+        character: In the number, from 1 on; 0 outside, and where a number is one token.
     """
 
     row: int = 0
@@ -53,24 +55,23 @@ def places_of(texts: Sequence[str], *, characters: bool) -> Iterator[Place]:
         [(0, 0, 0), (0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 0), (0, 4, 0), (0, 0, 0), (0, 0, 0)]
         >>> [place for _, place, _ in places_of("[1 25]", characters=True)]
         [1, 2, 3, 3, 3, 4]
-        >>> [character for *_, character in places_of("[1 25]", characters=True)]
-        [0, 1, 0, 1, 2, 0]
+        >>> [character for *_, character in places_of("[1 25], 0.5", characters=True)]
+        [0, 1, 0, 1, 2, 0, 0, 0, 1, 2, 3]
         >>> [row for row, *_ in places_of("[[1], [2]]", characters=True)]
         [0, 1, 1, 1, 0, 0, 2, 2, 2, 0]
     """
     depth = row = place = character = 0
     for text in texts:
         if text == "[":
-            depth, place, character = depth + 1, 1, 0
+            depth, place = depth + 1, 1
             row += depth == 2
         elif text == "]" or (place and text.startswith(" ")):
-            place, character = place + bool(place), 0
+            place += bool(place)
         elif place == 1:
             # Numbers after the first have a space before them.
-            place, character = 2, 1
-        told = min(character, CHARACTERS - 1) if characters and place else 0
-        yield Place(row if depth == 2 else 0, min(place, PLACES - 1), told)
-        character += 1
+            place = 2
+        character = min(character + 1, CHARACTERS - 1) if characters and text in _OF_NUMBERS else 0
+        yield Place(row if depth == 2 else 0, min(place, PLACES - 1), character)
         if text == "]":
             depth, place = depth - 1, 0
             row = row if depth else 0

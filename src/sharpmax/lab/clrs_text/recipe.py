@@ -28,13 +28,13 @@ class Recipe:
         attention: What makes weights of logits, in all heads: plain softmax; the paper's adaptive
             temperature; or SSMax, with one learned scale a head.
         positions: "places" adds to the embedding of a number that of its index in its list, and of
-            its row in a matrix, as a fixed vector (abacus embeddings, McLeish et al. 2024); all
-            else, the answer above all, is told nothing, and there are no rotations. The vector of
-            an index is the embedding of the integer: to answer with an index is to copy it, at
-            any size. Sorting asks for no index, and numbers to sort are told none. "rotary" are
-            the positions of Llama. "randomised" are a sorted random part of a range as long as the
-            longest test, drawn anew for each example (Ruoss et al. 2023). "none" tells nothing at
-            all (Kazemnejad et al. 2023): causality alone gives the order.
+            its row in a matrix, as a fixed vector (abacus embeddings, McLeish et al. 2024), in
+            questions and in answers alike; all else is told nothing, and there are no rotations.
+            The vector of an index is the embedding of the integer: to answer with an index is to
+            copy it, at any size. Sorting asks for no index, and numbers to sort are told none.
+            "rotary" are the positions of Llama. "randomised" are a sorted random part of a range as
+            long as the longest test, drawn anew for each example (Ruoss et al. 2023). "none" tells
+            nothing at all (Kazemnejad et al. 2023): causality alone gives the order.
         through_temperature: Whether gradients pass through the paper's temperature; otherwise it
             counts as a constant.
         steps: Number of batches.

@@ -97,10 +97,12 @@ def _begin(said: Any, threads: int, folder: Path, settings: Settings) -> None:
 
 def _train_and_test(arm: Arm, seed: int) -> None:
     """Train and test a seed of an arm; what comes out is in its folder."""
-    said = _here["said"]
-    _here["study"].train_and_test(
-        arm,
-        seed,
-        lambda at: said.put((arm, seed, at)),
-        lambda method: said.put((arm, seed, method)),
-    )
+
+    def say(what: Progress | str) -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            # Killed, it could not end this process; the checkpoint stays.
+            raise SystemExit(1)
+        _here["said"].put((arm, seed, what))
+
+    _here["study"].train_and_test(arm, seed, say, say)
