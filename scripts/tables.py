@@ -5,25 +5,17 @@ from pathlib import Path
 
 from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.lab.calibration.verdict import judge
-from sharpmax.lab.clrs_text.records import Table as ClrsTable
-from sharpmax.lab.clrs_text.study import load_entropy
 from sharpmax.lab.max_retrieval.anatomy import load_anatomy
 from sharpmax.lab.max_retrieval.records import Table
 from sharpmax.models import Calibration, Diagnosis
-from sharpmax.report import calibration, clrs_text, diagnosis, max_retrieval
+from sharpmax.report import calibration, diagnosis, max_retrieval
 from sharpmax.report._calibration_text import verdict_sentence
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.models_bench import models_tables
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = (
-    "README.md",
-    "docs/attention.md",
-    "docs/clrs_text.md",
-    "docs/max_retrieval.md",
-    "docs/models.md",
-)
+DOCUMENTS = ("README.md", "docs/attention.md", "docs/max_retrieval.md", "docs/models.md")
 
 WORST = 8
 """Heads of a diagnosis in a document."""
@@ -47,7 +39,6 @@ def tables() -> dict[str, str]:
         **max_retrieval.tables(table),
         "max-retrieval-anatomy": anatomy.to_markdown(),
         **_models(),
-        **_clrs_text(),
     }
 
 
@@ -68,16 +59,6 @@ def _models() -> dict[str, str]:
     }
     told = {name: table.to_markdown() for name, table in found.items()}
     return told | {"smollm2-verdict": verdict_sentence(verdict)}
-
-
-def _clrs_text() -> dict[str, str]:
-    """Tables of the language models, and of a training with all thirty algorithms."""
-    folder = ROOT / "results/clrs_text"
-    found = clrs_text.tables(
-        ClrsTable.load(folder / "table.json"), load_entropy(folder / "entropy.json")
-    )
-    everything = ClrsTable.load(folder / "all/table.json")
-    return found | {"clrs-text-all": clrs_text.learnt_table(everything).to_markdown()}
 
 
 if __name__ == "__main__":

@@ -23,8 +23,6 @@ LONGEST = 2048
 # First numbers of the seeds of random streams.
 _CHOICE, _POSITIONS = 2001, 2002
 _IGNORED = -100
-# Both ask for the same, and learn it soon: each is drawn half as often as others.
-_MATCHERS = {"kmp_matcher", "naive_string_matcher"}
 # They ask for no index, so their numbers are told none, and no place of a larger list is new. But
 # characters have to be told which belong together: there lists, that of the answer too, begin
 # anywhere among so many places.
@@ -149,11 +147,10 @@ def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
     """
     rng = np.random.default_rng((_CHOICE, seed, step))
     names = list(recipe.lengths)
-    shares = np.array([0.5 if name in _MATCHERS else 1.0 for name in names])
     grown = min(1.0, (step + 1) / max(1.0, recipe.curriculum * recipe.steps))
     drawn = []
     for number in range(recipe.batch):
-        name = names[rng.choice(len(names), p=shares / shares.sum())]
+        name = names[rng.integers(len(names))]
         smallest, largest = recipe.lengths[name]
         reached = smallest + math.ceil(grown * (largest - smallest))
         length = int(rng.integers(smallest, reached + 1))
