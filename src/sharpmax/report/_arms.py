@@ -32,8 +32,8 @@ _KNOWN: Final = {
         _style.BLUE, "s", meaning="A temperature for each head, the same in all rows."
     ),
     "entropy": ArmLook(
-        _style.BLUE,
-        "s",
+        _style.SKY_BLUE,
+        "p",
         (0, (5, 1.8)),
         "A temperature for each head that grows with the entropy of the row.",
     ),
