@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sharpmax.lab.clrs_text.data import LONGEST, Encoder, batches, training_examples
-from sharpmax.lab.clrs_text.places import CHARACTERS
+from sharpmax.lab.clrs_text.places import CHARACTERS, PLACES
 from sharpmax.lab.clrs_text.recipe import Recipe
 from sharpmax.tasks.clrs_text import Characters, Numbers, example
 
@@ -85,19 +85,21 @@ def test_characters_of_a_number_that_is_in_no_list_are_told_apart() -> None:
 def test_numbers_to_sort_are_told_no_index() -> None:
     numbers = Encoder(Numbers(words=True), "places")
     characters = Encoder(Characters(), "places")
-    starts = set()
+    starts, rows = set(), set()
     for seed in range(9):
         one = example("quicksort", 6, seed=seed)
         assert not any(numbers(one).positions)
         found = characters(one)
         for part in (found.positions[: found.asked], found.positions[found.asked :]):
-            told = [number // CHARACTERS for number in part]
+            told = [number // CHARACTERS % PLACES for number in part]
             places = list(dict.fromkeys(filter(None, told)))
             assert places == list(range(places[0], places[0] + 8))
             starts.add(places[0])
+            rows.add(max(part) // CHARACTERS // PLACES)
         searched = numbers(example("binary_search", 6, seed=seed)).positions
         assert min(filter(None, searched)) == CHARACTERS
     assert len(starts) > 8
+    assert rows == {0, PLACES - 1}, "those of answers are marked"
 
 
 def test_randomised_positions_end_somewhere() -> None:

@@ -115,6 +115,8 @@ class Encoder:
             if one.algorithm in _SORTS:
                 rng = np.random.default_rng((_POSITIONS, one.seed))
                 asked, answered = _moved(asked, rng), _moved(answered, rng)
+                # Else numbers of the two with the same place could not be told apart.
+                answered = [place._replace(row=PLACES - 1) for place in answered]
             return tuple(place_number(place) for place in (*asked, *answered))
         if self.positions == "rotary":
             return tuple(range(count))

@@ -91,8 +91,9 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         _copy_at_first(model)
         whole = range(PLACES - 2)
         integers = _integers(whole, recipe.width)
-        if recipe.values and recipe.tokenizer == "numbers":
+        if recipe.values:
             _give_values(model, tokenizer.vocabulary)
+        if recipe.values and recipe.tokenizer == "numbers":
             known = {text: token for token, text in enumerate(tokenizer.vocabulary)}
             table = model.get_input_embeddings().weight.detach()
             # An index is given by the embedding of the integer, and so answered by copying.
@@ -161,7 +162,7 @@ def _numbers(values: Sequence[float], periods: np.ndarray, noise: float, width: 
 
 
 def _give_values(model: Any, vocabulary: Sequence[str]) -> None:
-    """Begin embeddings of numbers with features of their values.
+    """Begin embeddings of numbers, or of digits, with features of their values.
 
     A decimal with a space in front of it is the same number: it differs by what all of these
     differ. Integers with a space are the contents of lists, and those without are answers and

@@ -51,8 +51,8 @@ class Recipe:
         heads: Of each layer.
         width: Of the residual stream.
         hidden: Of the feed-forward layers.
-        values: Whether embeddings of numbers begin with features of their values, so that their
-            order need not be learnt.
+        values: Whether embeddings of numbers, or of digits, begin with features of their values, so
+            that their order need not be learnt.
         fixed: Whether embeddings stay what they begin with. Those of tokens that training never
             asks for, such as the indices of larger inputs, would be unlearnt otherwise.
         model: Name or folder of a pretrained model that is trained on, instead of the small one; it
