@@ -65,7 +65,7 @@ class Recipe:
     attention: Attention = "softmax"
     positions: Positions = "places"
     through_temperature: bool = True
-    steps: int = 5000
+    steps: int = 6000
     batch: int = 32
     curriculum: float = 0.0
     optimiser: Literal["muon", "adamw"] = "muon"
