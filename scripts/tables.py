@@ -5,17 +5,25 @@ from pathlib import Path
 
 from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.lab.calibration.verdict import judge
+from sharpmax.lab.clrs_text.records import Table as AlgorithmsTable
+from sharpmax.lab.clrs_text.study import load_entropy
 from sharpmax.lab.max_retrieval.anatomy import load_anatomy
 from sharpmax.lab.max_retrieval.records import Table
 from sharpmax.models import Calibration, Diagnosis
-from sharpmax.report import calibration, diagnosis, max_retrieval
+from sharpmax.report import calibration, clrs_text, diagnosis, max_retrieval
 from sharpmax.report._calibration_text import verdict_sentence
 from sharpmax.report.attention import attention_tables, profile_table
 from sharpmax.report.models_bench import models_tables
 from sharpmax.report.tables import fill
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/attention.md", "docs/max_retrieval.md", "docs/models.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/attention.md",
+    "docs/clrs_text.md",
+    "docs/max_retrieval.md",
+    "docs/models.md",
+)
 
 WORST = 8
 """Heads of a diagnosis in a document."""
@@ -31,6 +39,10 @@ def tables() -> dict[str, str]:
     retrieval = ROOT / "results/max_retrieval"
     table = Table.load(retrieval / "table.json")
     anatomy = max_retrieval.anatomy_table(table, load_anatomy(retrieval / "anatomy.json"))
+    language = ROOT / "results/clrs_text"
+    algorithms = clrs_text.tables(
+        AlgorithmsTable.load(language / "table.json"), load_entropy(language / "entropy.json")
+    )
     cost = json.loads((ROOT / "results/models/benchmark.json").read_text(encoding="utf-8"))
     return {
         **attention_tables(benchmark),
@@ -39,6 +51,7 @@ def tables() -> dict[str, str]:
         **max_retrieval.tables(table),
         "max-retrieval-anatomy": anatomy.to_markdown(),
         **_models(),
+        **algorithms,
     }
 
 
