@@ -93,6 +93,44 @@ def test_gains_are_a_control_of_whatever_is_wanted(
     assert "shuffled gain" not in arms
 
 
+def test_what_is_not_compared_is_said_to_be_so(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(model, *SMALL, "--families", "gain", "--evaluate-tasks", "text") == 0
+    said = capsys.readouterr().out
+    assert "note: none of the fitted tasks, passkey, is compared, so nothing will be said" in said
+    assert "Nothing was compared, so nothing can be said about this model." in said
+    assert Path("out/calibration.json").exists()
+
+
+def test_text_is_fitted_where_it_is_the_task(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*SMALL, "--tasks", "text", "--lengths", "60,100", "--evaluate-tasks", "text"]
+    assert _run(model, *arguments) == 0
+    said = capsys.readouterr().out
+    assert "gain: fitting, step 2 of 2, loss of text" in said
+    assert "test windows of text" in said
+    found = Calibration.load("out/families/gain.json")
+    assert (found.objective, found.lengths) == ("nats per token", (100,))
+    assert found.notes["settings"]["tasks"] == ["text"]
+    assert "text" not in found.notes["test"]
+    assert not Path("out/trade.png").exists(), "text has nothing else to be traded against"
+
+
+def test_heads_are_chosen_by_exact_answers(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*SMALL, "--families", "gain", "--objective", "exact"]
+    assert _run(model, *arguments) == 0
+    found = Calibration.load("out/families/gain.json")
+    assert found.objective == "share of wrong answers"
+    assert found.notes["settings"]["objective"] == "exact"
+    assert found.before in (0.0, 0.5, 1.0), "two questions"
+    assert _run(model, *arguments, "--resume") == 0
+    capsys.readouterr()
+    assert _run(model, *SMALL, "--families", "gain", "--resume") == 1
+    assert "the run there has objective exact, not answers" in capsys.readouterr().err
+
+
 def test_a_temperature_of_the_model_itself_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,14 +211,12 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
         (["--lengths", "many"], 2, "--lengths: expected whole numbers above 0, with commas"),
         (["--lengths", "0,64"], 2, "got '0,64'"),
         (["--contexts", "3,3"], 2, "--contexts: expected 3 whole numbers above 0"),
-        (["--tasks", "passkey,text"], 2, "--tasks: expected some of passkey, key-value, maximum"),
+        (["--tasks", "passkey,text"], 2, "--tasks: expected text alone, or tasks without it"),
+        (["--tasks", "passkeys"], 2, "--tasks: expected some of passkey, key-value, maximum, text"),
+        (["--objective", "right"], 2, "--objective: expected answers or exact, got 'right'"),
+        (["--tasks", "text", "--objective", "exact"], 2, "expected answers: text has no right"),
         (["--families", "gain,all"], 2, "--families: expected some of constant, entropy, gain"),
         (["--evaluate-tasks", "minimum"], 2, "got 'minimum'"),
-        (
-            ["--evaluate-tasks", "maximum,text"],
-            2,
-            "--evaluate-tasks: expected at least one of the fitted tasks, passkey, to tell",
-        ),
         (["--text", "empty.txt"], 2, "--text: expected a file with text in it, empty.txt is empty"),
         (["--text", "bytes.txt"], 2, "expected text in UTF-8, got other bytes in bytes.txt"),
         (["--text", "book.txt"], 2, "expected files of different names, got book.txt twice"),

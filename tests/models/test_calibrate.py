@@ -11,13 +11,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import sharpmax
 from model_families import BY_NAME
-from sharpmax.models import Calibration, CannotSharpen, Splits, Window, calibrate
+from sharpmax.models import Calibration, CannotSharpen, Splits, Window, answer, calibrate
 from sharpmax.models._calibrate import Stage, references
 from sharpmax.models._fit import Part
 from sharpmax.models._layers import attention_layers
 from sharpmax.models._objective import text_loss
 from sharpmax.models._rule import Rule
 from sharpmax.models._sharpened import Sharpened
+from sharpmax.tasks.questions import Question
 
 HEADS, WIDTH = 4, 16
 
@@ -208,6 +209,40 @@ def test_text_is_an_objective_and_progress_is_told() -> None:
     assert all(stage.step <= stage.steps for stage in said)
     assert said[1].step == 2
     assert len(said[0].losses) == 1
+
+
+def _asked(model: LlamaForCausalLM, count: int) -> list[Question]:
+    """Questions whose answers are what a model says."""
+    torch.manual_seed(2)
+    found = []
+    for context in range(count):
+        ids = torch.randint(64, (1, 12))
+        said = model.generate(ids, max_new_tokens=2, do_sample=False)[0, 12:]
+        found.append(Question(tuple(ids[0].tolist()), "", tuple(said.tolist()), 0, context, 0.5))
+    return found
+
+
+def test_exact_answers_choose_heads_that_are_fitted_by_their_probabilities() -> None:
+    asked = _asked(_model(), 120)
+    data = Splits(asked[:40], asked[40:80], asked[80:])
+    model = _spoilt(1, 2, 0.2)
+    options: dict[str, Any] = {
+        "tolerance": float("inf"), "steps": 40, "learning_rate": 0.1, "shrink": 1e-6,
+    }  # fmt: skip
+    found = calibrate(model, data, "exact", **options)
+    assert found.objective == "share of wrong answers"
+    wrong = sum(not each.exact for each in answer(model, data.test)) / len(data.test)
+    assert found.before == pytest.approx(wrong)
+    with sharpmax.sharpen(model, found):
+        left = sum(not each.exact for each in answer(model, data.test)) / len(data.test)
+    assert found.after == pytest.approx(left)
+    assert left < wrong
+    # What is chosen by is the share; what heads do is still told in nats.
+    gains = [candidate["gain"] for candidate in found.notes["select"]["candidates"]]
+    assert all(round(40 * gain) == pytest.approx(40 * gain) for gain in gains)
+    by_nats = calibrate(model, data, "answers", **options)
+    assert by_nats.notes["select"]["contributions"] == found.notes["select"]["contributions"]
+    assert by_nats.before != found.before
 
 
 def test_a_calibration_is_saved_and_applied(tmp_path: Any) -> None:

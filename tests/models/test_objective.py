@@ -13,7 +13,7 @@ import sharpmax
 from calibrated_model import opened, some_windows, tiny
 from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
-from sharpmax.models._objective import _takes_any_mask, drift
+from sharpmax.models._objective import _takes_any_mask, answer_wrong, drift
 from sharpmax.policies import Exponential
 from sharpmax.tasks.questions import Question
 
@@ -45,6 +45,22 @@ def test_packed_answers_lose_as_much_as_those_asked_alone(name: str) -> None:
     torch.testing.assert_close(packed, alone, atol=2e-4, rtol=1e-4)
     probabilities = [each.log_probability for each in answer(model, questions)]
     torch.testing.assert_close(packed, -torch.tensor(probabilities), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_wrong_answers_are_those_that_greedy_decoding_does_not_give(name: str) -> None:
+    model, questions = BY_NAME[name].build(), _questions()
+    # Every other answer is the model's own.
+    for number in range(0, len(questions), 2):
+        question = questions[number]
+        ids = torch.tensor([question.ids])
+        own = model.generate(ids, max_new_tokens=len(question.answer_ids), do_sample=False)
+        answer_ids = tuple(own[0, ids.shape[1] :].tolist())
+        questions[number] = replace(question, answer_ids=answer_ids)
+    with torch.no_grad():
+        found = answer_wrong(model, questions).tolist()
+    assert found == [float(not each.exact) for each in answer(model, questions)]
+    assert set(found) == {0.0, 1.0}
 
 
 def test_the_same_with_sharpened_attention() -> None:

@@ -123,7 +123,7 @@ def test_the_curve_of_gain_against_rise() -> None:
     kept = make_calibration("constant", certain=None)
     legend = draw_trade({"constant": kept}).axes[0].get_legend().get_texts()
     assert legend[0].get_text() == "constant: nothing kept"
-    with pytest.raises(LookupError, match="no calibration has noted which candidates"):
+    with pytest.raises(LookupError, match="no calibration has noted candidates"):
         draw_trade({})
 
 

@@ -80,6 +80,32 @@ def test_without_a_control_and_without_a_decision() -> None:
     assert "Nothing was compared" in text.verdict_sentence(_verdict({}))
 
 
+def _of_text() -> dict[str, Any]:
+    settings = {**CALIBRATIONS["gain"].notes["settings"], "tasks": ["text"]}
+    return {
+        name: replace(each, objective="nats per token", notes={**each.notes, "settings": settings})
+        for name, each in CALIBRATIONS.items()
+    }
+
+
+def test_text_that_was_fitted_has_a_loss() -> None:
+    rises = {"constant": -0.05, "gain": -0.01, "constant+gain": -0.05}
+    evaluation = make_evaluation(cells=cells_of(["text"], [1024]), rises=rises)
+    verdict = judge(evaluation, _of_text())
+    sentence = text.verdict_sentence(verdict)
+    assert sentence.startswith("Sharpening did it: with other temperatures in 4 heads (3 sharper")
+    assert "the model loses 2." in sentence
+    assert " nats a token on 12 test windows of text instead of 3.0" in sentence
+    assert f"({MINUS}0.050 nats, 95% interval {MINUS}0.05" in sentence
+    nothing = judge(make_evaluation(cells=cells_of(["text"], [1024])), _of_text())
+    assert "lose less on 12 test windows of text for certain than" in text.verdict_sentence(nothing)
+    chosen = text.choice_sentence(_of_text())
+    assert "there the loss on text falls by 1.008 nats, by at least 0.600" in chosen
+    exact = {"gain": replace(CALIBRATIONS["gain"], objective="share of wrong answers")}
+    assert "the share of wrong answers falls by 0.504, by at least" in text.choice_sentence(exact)
+    assert "64 windows to fit" in text.facts(evaluation, _of_text())["Fit of gain"]
+
+
 def test_what_happened_to_text() -> None:
     evaluation = make_evaluation(cells=CELLS, rises={"constant": 0.05})
     verdict = judge(evaluation, CALIBRATIONS)

@@ -53,12 +53,15 @@ def said() -> Iterator[None]:
 
 
 @contextmanager
-def watch_fit(console: Console, family: str) -> Iterator[Callable[[Stage], None]]:
+def watch_fit(
+    console: Console, family: str, what: str = "answers"
+) -> Iterator[Callable[[Stage], None]]:
     """What a calibration tells is shown.
 
     Args:
         console: Where.
         family: Name of the family.
+        what: Whose loss is fitted.
     """
     with _bar(console) as progress:
         task = progress.add_task(family, total=None, note="")
@@ -68,16 +71,16 @@ def watch_fit(console: Console, family: str) -> Iterator[Callable[[Stage], None]
             nonlocal last
             note = ""
             if stage.losses:
-                note = f"loss of answers {stage.losses[0]:.3f}"
+                note = f"loss of {what} {stage.losses[0]:.3f}"
                 note += f", drift of text {stage.losses[1]:.4f}" if len(stage.losses) > 1 else ""
-            what = f"{family}: {_STAGES[stage.name]}"
+            now_doing = f"{family}: {_STAGES[stage.name]}"
             progress.update(
-                task, description=what, completed=stage.step, total=stage.steps, note=note
+                task, description=now_doing, completed=stage.step, total=stage.steps, note=note
             )
             now = (stage.name, stage.step * _LINES // stage.steps)
             if not console.is_terminal and now != last:
                 last = now
-                line = f"{what}, step {stage.step} of {stage.steps}"
+                line = f"{now_doing}, step {stage.step} of {stage.steps}"
                 say(console, f"{line}, {note}" if note else line)
 
         yield on_stage

@@ -48,8 +48,19 @@ def calibrate(
         ),
     ] = None,
     tasks: Annotated[
-        str, typer.Option(help="What is fitted: some of passkey, key-value, maximum, with commas.")
+        str,
+        typer.Option(
+            help="What is fitted: some of passkey, key-value, maximum, with commas; or text, the "
+            "loss of the next token in windows as long as the longest of --lengths."
+        ),
     ] = "passkey,key-value",
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What heads are chosen by: answers, the nats that right answers take, or exact, "
+            "the share of wrong ones; fits follow the nats."
+        ),
+    ] = "answers",
     lengths: Annotated[
         str, typer.Option(help="Tokens of the prompts that are fitted, with commas.")
     ] = "512,1024",
@@ -91,7 +102,8 @@ def calibrate(
     evaluate_tasks: Annotated[
         str,
         typer.Option(
-            help="What all arms are compared on, with commas: something of --tasks among it."
+            help="What all arms are compared on, with commas. Without any of --tasks, nothing is "
+            "said about what the fit did."
         ),
     ] = "passkey,key-value,maximum,text",
     evaluate_lengths: Annotated[
@@ -137,19 +149,31 @@ def calibrate(
     from sharpmax.models import Splits
     from sharpmax.models._families import FAMILIES
 
-    fitted = names("--tasks", tasks, [task for task in TASKS if task != "text"])
-    compared = names("--evaluate-tasks", evaluate_tasks, TASKS)
-    if not set(fitted) & set(compared):
+    fitted = names("--tasks", tasks, TASKS)
+    of_text = "text" in fitted
+    if of_text and len(fitted) > 1:
         raise typer.BadParameter(
-            f"expected at least one of the fitted tasks, {', '.join(fitted)}, to tell what the fit "
-            f"did; got {evaluate_tasks!r}",
-            param_hint="--evaluate-tasks",
+            f"expected text alone, or tasks without it, which it guards anyway; got {tasks!r}",
+            param_hint="--tasks",
         )
+    if objective not in ("answers", "exact") or (of_text and objective == "exact"):
+        expected = "answers: text has no right ones" if of_text else "answers or exact"
+        raise typer.BadParameter(
+            f"expected {expected}, got {objective!r}", param_hint="--objective"
+        )
+    chosen_lengths = (max(chosen_lengths),) if of_text else chosen_lengths
+    compared = names("--evaluate-tasks", evaluate_tasks, TASKS)
     wanted = names("--families", families, FAMILIES)
     # What touches no temperature has to be there to compare with, whether it is wanted or not.
     controls = tuple(family for family in ("gain",) if family not in wanted)
     texts = texts or own_text()
     console = Console()
+    if not set(fitted) & set(compared):
+        say(
+            console,
+            f"note: none of the fitted tasks, {', '.join(fitted)}, is compared, so nothing will be "
+            "said about what the fit did",
+        )
     # Before the work, so that a folder that cannot be written is not found out after it.
     output.mkdir(parents=True, exist_ok=True)
     loaded, tokenizer = load(console, model, dtype, causal=True)
@@ -159,6 +183,7 @@ def calibrate(
         texts={file: len(content) for file, content in texts.items()},
         test_texts={file: len(content) for file, content in test_texts.items()},
         tasks=fitted,
+        objective=objective,  # type: ignore[arg-type]
         lengths=chosen_lengths,
         contexts=of_contexts,
         windows=of_windows,
@@ -195,7 +220,7 @@ def calibrate(
         )
         evaluation = study.evaluation(measured)
         for family in (*wanted, *controls):
-            with watch_fit(console, family) as on_progress:
+            with watch_fit(console, family, "text" if of_text else "answers") as on_progress:
                 found = study.fit(family, loaded, tokenizer, parts, on_progress)
             say(console, found.summary())
         study.choose(wanted)

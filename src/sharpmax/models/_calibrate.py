@@ -23,6 +23,7 @@ from sharpmax.models._objective import (
     Splits,
     Window,
     answer_loss,
+    answer_wrong,
     checked,
     drift,
     text_loss,
@@ -59,7 +60,7 @@ class Stage(NamedTuple):
 def calibrate(
     model: nn.Module,
     data: Splits[Any] | Sequence[Any],
-    objective: Literal["text", "answers"] | Objective = "text",
+    objective: Literal["text", "answers", "exact"] | Objective = "text",
     *,
     text: Splits[Window] | None = None,
     tolerance: float = TOLERANCE,
@@ -91,10 +92,12 @@ def calibrate(
         model: of transformers; it is as it was before afterwards. A causal language model, unless
             the objective is your own and there is no guard.
         data: what the objective is about, in three parts. For "text" windows (`text_splits` makes
-            them); for "answers" questions, as `sharpmax.tasks` draws them; for an objective of
-            your own, whatever that takes.
+            them); for "answers" and "exact" questions, as `sharpmax.tasks` draws them; for an
+            objective of your own, whatever that takes.
         objective: "text", the mean loss of the next token; "answers", minus the logarithm of the
-            probability of the answer; or a function of the model and some items that gives a loss
+            probability of the answer; "exact", the share of answers that greedy decoding gets
+            wrong, which has no gradient: fitted are "answers" then, and what is kept, and the
+            figures, are by that share; or a function of the model and some items that gives a loss
             for each, through which gradients pass.
         text: windows of ordinary text, in three parts, for the guard. Needed unless the objective
             is "text"; None with a tolerance of infinity switches the guard off.
@@ -129,7 +132,7 @@ def calibrate(
         check_causal_lm(inner, layers)
     if tensor_parallel(inner)[0] > 1:
         raise NotImplementedError("model: its heads are spread over ranks")
-    splits, measure = _objective(data, objective)
+    splits, measure, judge = _objective(data, objective)
     _check_numbers(1, steps=steps, batch=batch, text_batch=text_batch)
     _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
     if not learning_rate > 0:
@@ -151,7 +154,7 @@ def calibrate(
     def parts(name: str) -> list[Part]:
         """The objective and the guard on one of the three parts of the data."""
         key = None if objective == "text" else _context
-        found = [Part(measure, getattr(splits, name), batch, key=key)]
+        found = [Part(measure, getattr(splits, name), batch, key=key, judge=judge)]
         if text is not None:
             guard = drift(sharpened.disabled) if name == "fit" else text_loss
             found.append(Part(guard, getattr(text, name), text_batch, text_weight))
@@ -214,17 +217,21 @@ def calibrate(
     )
 
 
-def _objective(data: Any, objective: Any) -> tuple[Splits[Any], Objective]:
-    """The data in three parts, and the function of the objective."""
-    if objective not in ("text", "answers") and not callable(objective):
-        raise ValueError(f"objective: expected 'text', 'answers' or a function, got {objective!r}")
+def _objective(data: Any, objective: Any) -> tuple[Splits[Any], Objective, Objective | None]:
+    """The data in three parts, the function that is fitted, and the judge if it is another."""
+    if objective not in ("text", "answers", "exact") and not callable(objective):
+        raise ValueError(
+            f"objective: expected 'text', 'answers', 'exact' or a function, got {objective!r}"
+        )
     if not isinstance(data, Splits):
         raise TypeError(
             "data: expected Splits(fit=…, select=…, test=…), three parts with nothing in common, "
             f"got {type(data).__name__}"
         )
+    if objective == "exact":
+        return data, answer_loss, answer_wrong
     functions: dict[Any, Objective] = {"text": text_loss, "answers": answer_loss}
-    return data, functions.get(objective) or checked(objective)
+    return data, functions.get(objective) or checked(objective), None
 
 
 def _check_numbers(least: float, **numbers: float) -> None:
@@ -254,6 +261,7 @@ def _name(objective: Any) -> str:
     names = {
         "text": "nats per token",
         "answers": "nats per answer",
+        "exact": "share of wrong answers",
     }
     return names.get(objective, getattr(objective, "__name__", type(objective).__name__))
 

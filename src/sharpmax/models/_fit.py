@@ -26,6 +26,8 @@ class Part:
         batch: how many items, or groups of them that belong together, a step takes.
         weight: of the mean loss, in the sum over all parts.
         key: what items that are taken together have in common; None takes each alone.
+        judge: what tells whether a change helps, in the place of the objective; it needs no
+            gradients.
     """
 
     objective: Objective
@@ -33,6 +35,7 @@ class Part:
     batch: int
     weight: float = 1.0
     key: Callable[[Any], Any] | None = None
+    judge: Objective | None = None
 
     def groups(self) -> list[list[Any]]:
         """Items that are taken together."""

@@ -183,13 +183,29 @@ def _expected(model: PreTrainedModel, window: Window) -> Tensor:
 
 
 def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
-    """Minus the logarithm of the probability of each answer.
+    """Minus the logarithm of the probability of each answer."""
+    losses = []
+    for logits, targets in _answers(model, questions):
+        losses.append(F.cross_entropy(logits.float(), targets, reduction="sum"))
+    return torch.stack(losses)
+
+
+def answer_wrong(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
+    """1 for each answer that greedy decoding does not give token by token, and 0 for others."""
+    found = [
+        float((logits.argmax(-1) != targets).any())
+        for logits, targets in _answers(model, questions)
+    ]
+    return torch.tensor(found)
+
+
+def _answers(model: PreTrainedModel, questions: Sequence[Asked]) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each question the logits where its answer is due, and the tokens of the answer.
 
     Questions that share their context and the beginning of their prompts are read in one row: each
     sees that beginning and itself, as if it had been asked alone. Where a model cannot be told who
     sees whom, as with layers that see only what is near, each is asked alone.
     """
-    losses = []
     packs = _takes_any_mask(model)
     for _, together in groupby(questions, key=lambda question: question.context):
         for row in _rows(list(together), packs):
@@ -203,11 +219,10 @@ def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
                 logits_to_keep=row.asked,
                 **options,
             )
-            every = F.cross_entropy(
-                output.logits[0].float(), row.targets.to(model.device), reduction="none"
+            targets = row.targets.to(model.device)
+            yield from zip(
+                output.logits[0].split(row.counts), targets.split(row.counts), strict=True
             )
-            losses += [part.sum() for part in every.split(row.counts)]
-    return torch.stack(losses)
 
 
 def _takes_any_mask(model: PreTrainedModel) -> bool:

@@ -28,7 +28,7 @@ SCALES = (1.0, 0.75, 0.5)
 
 
 class Losses(NamedTuple):
-    """Losses of items, in nats.
+    """Losses of items, in nats, or what else they are judged by.
 
     Attributes:
         values: one an item.
@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
         share: of the heads that help, those that help most.
         scale: what the fitted numbers were multiplied by.
         heads: how many heads that is.
-        gain: by how much the objective fell, in nats.
+        gain: by how much the objective fell, in its own unit.
         certain: by how much at least, with two standard errors over contexts.
         rise: by how much the loss on ordinary text rose, in nats.
         harm: by how much at most, with two standard errors over contexts.
@@ -155,13 +155,14 @@ def select(
 
 
 def evaluate(sharpened: Sharpened, family: Family, numbers: Tensor, part: Part) -> Losses:
-    """The losses of all items of a part, without gradients."""
+    """The losses of all items of a part, or what it is judged by, without gradients."""
+    measure = part.judge or part.objective
     sharpened.adopt(family.rules(numbers.detach()))
     values: list[float] = []
     contexts: list[int] = []
     with frozen(sharpened.model), torch.no_grad():
         for items in part.groups():
-            values += part.objective(sharpened.model, items).tolist()
+            values += measure(sharpened.model, items).tolist()
             contexts += _contexts(items, len(contexts))
     return Losses(values, contexts)
 

@@ -20,8 +20,8 @@ ACCURACY: Final = (
 )
 TRADE: Final = (
     "Each point is some of the heads with some of their fitted change, on the second part of the"
-    " data, which chose among them: how much less the answers surprise the model, against how much"
-    " more ordinary text does. A ring marks what was kept; below and right of a"
+    " data, which chose among them: how much smaller the objective gets, against how much more"
+    " ordinary text surprises the model. A ring marks what was kept; below and right of a"
     " point, two standard errors."
 )
 RULE: Final = (
@@ -51,18 +51,26 @@ def verdict_sentence(verdict: Verdict) -> str:
             for name, found in plain.items()
         )
         first = next(iter(plain.values()))
+        if first.of_text:
+            return (
+                "Nothing held: with no calibration does the model lose less on"
+                f" {first.questions:,} test windows of text for certain than the"
+                f" {_value(first, first.other_share)} it does as it is (differences: {each}), so"
+                " leave it alone."
+            )
         return (
             "Nothing held: with no calibration does the model answer more of"
             f" {first.questions:,} test questions right for certain than the"
-            f" {_percent(first.other_share)} it does as it is (differences: {each}), so leave it"
-            " alone."
+            f" {_value(first, first.other_share)} it does as it is (differences: {each}), so leave"
+            " it alone."
         )
     assert verdict.subject is not None
     subject = plain[verdict.subject]
-    so_far = (
-        f"the model answers {_percent(subject.share)} of {subject.questions:,} test questions right"
-        f" instead of {_percent(subject.other_share)} ({_points(subject)})"
-    )
+    now, before = (_value(subject, share) for share in (subject.share, subject.other_share))
+    so_far = f"the model answers {now} of {subject.questions:,} test questions right"
+    if subject.of_text:
+        so_far = f"the model loses {now} on {subject.questions:,} test windows of text"
+    so_far += f" instead of {before} ({_points(subject)})"
     pair = verdict.against_gain
     if verdict.case == "no control" or pair is None:
         missing = "gains" if verdict.gain is None else "temperatures"
@@ -77,26 +85,27 @@ def verdict_sentence(verdict: Verdict) -> str:
         return (
             f"{did}: with other temperatures in {_heads(verdict)} {so_far}, and a gain on each"
             f" head's output, which touches no temperature, does not reach that"
-            f" ({_percent(pair.other_share)}; the difference is {_points(pair)})."
+            f" ({_value(pair, pair.other_share)}; the difference is {_points(pair)})."
         )
     if verdict.case == "any":
         return (
             f"It was not the sharpening, since any calibration does as well: with other"
             f" temperatures in {_heads(verdict)} {so_far}, and with a gain on each head's output,"
-            f" which touches no temperature, {_percent(pair.other_share)} (the difference is"
+            f" which touches no temperature, {_value(pair, pair.other_share)} (the difference is"
             f" {_points(pair)})."
         )
     if verdict.case == "gain":
         return (
             f"It was not the sharpening: with a gain on each head's output, which touches no"
             f" temperature, {so_far}, and other temperatures alone do not reach that"
-            f" ({_percent(pair.share)}; the difference is {_points(pair)})."
+            f" ({_value(pair, pair.share)}; the difference is {_points(pair)})."
         )
     if verdict.case == "both":
         warm, loud = verdict.beyond
         return (
             f"Sharpening alone did not do it, both are needed: with other temperatures in"
-            f" {_heads(verdict)} and gains {so_far}, more than with temperatures alone"
+            f" {_heads(verdict)} and gains {so_far}, {'less' if warm.of_text else 'more'} than with"
+            " temperatures alone"
             f" ({_points(warm)}) and than with gains alone ({_points(loud)})."
         )
     return (
@@ -156,7 +165,7 @@ def controls_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
     if not told:
         return ""
     equal = [arm for arm, each in told.items() if not each.better]
-    each = ", ".join(f"{arm} ({_percent(one.other_share)})" for arm, one in told.items())
+    each = ", ".join(f"{arm} ({_value(one, one.other_share)})" for arm, one in told.items())
     if not equal:
         return f"None of the controls that need no fit does as well: {each}."
     some = "does" if len(equal) == 1 else "do"
@@ -190,11 +199,22 @@ def choice_sentence(calibrations: Mapping[str, Calibration]) -> str:
     if name is None:
         return ""
     chosen = calibrations[name].notes["select"]["chosen"]
+    what, unit = objective_words(calibrations[name])
     return (
         f"By the second part of the data, before the test, {name} is the best calibration: there"
-        f" the loss of answers falls by {chosen['gain']:.3f} nats, by at least"
-        f" {chosen['certain']:.3f} with two standard errors."
+        f" {what} falls by {chosen['gain']:.3f}{unit}, by at least {chosen['certain']:.3f} with two"
+        " standard errors."
     )
+
+
+def objective_words(calibration: Calibration) -> tuple[str, str]:
+    """What a calibration makes smaller, and its unit, if it has one, after a blank."""
+    known = {
+        "nats per answer": ("the loss of answers", " nats"),
+        "nats per token": ("the loss on text", " nats"),
+        "share of wrong answers": ("the share of wrong answers", ""),
+    }
+    return known.get(calibration.objective, (calibration.objective, ""))
 
 
 def arms_table(evaluation: Evaluation) -> Table:
@@ -223,7 +243,7 @@ def trade_alt(calibrations: Mapping[str, Calibration]) -> str:
         if chosen is not None:
             what = f"kept with a gain of {chosen['gain']:.2f} and a rise of {chosen['rise']:.3f}"
         kept.append(f"{name}: {what}")
-    return f"Gain of the answers against the rise of the loss on text, in nats; {'; '.join(kept)}."
+    return f"Gain of the objective against the rise of the loss on text; {'; '.join(kept)}."
 
 
 def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> dict[str, str]:
@@ -256,10 +276,11 @@ def _fit_facts(calibration: Calibration) -> str:
     notes, sizes = calibration.notes, calibration.split_sizes
     if "settings" not in notes or "test" not in notes:
         return ""
+    items = "windows" if calibration.objective == "nats per token" else "questions"
     said = (
         f"{notes['steps']} steps of Adam, rate {notes['learning_rate']:g}, weight"
         f" {notes['shrink']:g} of the sum of absolute values, seed {notes['seed']}; "
-        + ", ".join(f"{count} questions to {part}" for part, count in sizes.items())
+        + ", ".join(f"{count} {items} to {part}" for part, count in sizes.items())
     )
     test = notes["test"]["objective"]
     return (
@@ -277,11 +298,16 @@ def _heads(verdict: Verdict) -> str:
     return f"{some} ({verdict.sharper:,} sharper, {verdict.flatter:,} less sharp)"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+def _value(found: Comparison, share: float) -> str:
+    return f"{share:.3f} nats a token" if found.of_text else f"{100 * share:.1f}%"
 
 
 def _points(found: Comparison) -> str:
+    if found.of_text:
+        # Of the loss, which falls where it gets better.
+        high, low = (f"{-end:+.3f}" for end in found.interval)
+        said = f"{-found.difference:+.3f} nats, 95% interval {low} to {high}"
+        return said.replace("-", "\N{MINUS SIGN}")
     low, high = (f"{100 * end:+.1f}" for end in found.interval)
     said = f"{100 * found.difference:+.1f} points, 95% interval {low} to {high}"
     return said.replace("-", "\N{MINUS SIGN}")

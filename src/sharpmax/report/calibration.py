@@ -11,7 +11,7 @@ from sharpmax.report.tables import Table
 
 if TYPE_CHECKING:
     from sharpmax.lab.calibration.evaluation import CellResult, Evaluation
-    from sharpmax.lab.calibration.verdict import Verdict
+    from sharpmax.lab.calibration.verdict import Comparison, Verdict
     from sharpmax.models import Calibration, Diagnosis
 
 __all__ = [
@@ -45,6 +45,7 @@ def summary_table(
     from sharpmax.lab.calibration.verdict import PLAIN, compare, surprise
 
     rows = []
+    of_text = set(verdict.tasks) == {"text"}
     for arm in in_order(evaluation.arms):
         whole = compare(evaluation, arm, PLAIN, verdict.tasks)
         unseen = compare(evaluation, arm, PLAIN, verdict.tasks, wording="unseen")
@@ -58,12 +59,10 @@ def summary_table(
                 f"**{arm}**" if arm == verdict.subject else arm,
                 heads,
                 "" if whole is None else f"{whole.questions:,}",
-                "" if whole is None else f"{100 * whole.share:.1f}",
-                "" if whole is None or itself else points(whole.difference, whole.interval),
-                "" if unseen is None or itself else points(unseen.difference, unseen.interval),
-                ""
-                if less is None or arm in (PLAIN, verdict.subject)
-                else points(less.difference, less.interval),
+                "" if whole is None else _share(whole),
+                "" if whole is None or itself else _difference(whole),
+                "" if unseen is None or itself else _difference(unseen),
+                "" if less is None or arm in (PLAIN, verdict.subject) else _difference(less),
                 "" if surprised is None or itself else nats(*surprised),
                 "" if rise is None or itself else nats(*rise[1:]),
             ]
@@ -72,14 +71,18 @@ def summary_table(
     every = compare(evaluation, PLAIN, PLAIN, verdict.tasks)
     asked = "none" if every is None else f"{every.questions:,} in {every.contexts:,} contexts"
     return Table(
-        ["arm", "heads", "questions", "right, %", "against plain", "in unseen wordings",
+        ["arm", "heads", "windows" if of_text else "questions", "loss" if of_text else "right, %",
+         "against plain", "in unseen wordings",
          f"against {subject}", "surprise", "loss on text"],
         rows,
         title="Every arm at a glance",
         caption=(
-            f"On questions of {' and '.join(verdict.tasks) or 'any task'}, {asked}: percent right"
-            " of those that an arm was asked, then differences on those that both were asked, in"
-            " points with 95% intervals from resampled contexts."
+            f"On windows of text, {asked}: the loss in nats a token, then how it differs, with 95%"
+            " intervals from resampled contexts. Loss on text: the largest rise over the lengths."
+            if of_text
+            else f"On questions of {' and '.join(verdict.tasks) or 'any task'}, {asked}: percent"
+            " right of those that an arm was asked, then differences on those that both were asked,"
+            " in points with 95% intervals from resampled contexts."
             " Surprise: nats that the right answer takes, less those with plain. Loss on text: the"
             " largest rise over the lengths, in nats a token."
         ),
@@ -255,6 +258,18 @@ def largest_rise(
         if result.task == "text" and result.arm == arm and plain is not None:
             found.append((result.length, *result.less(plain)))
     return max(found, key=lambda each: each[1], default=None)
+
+
+def _share(found: Comparison) -> str:
+    return f"{found.share:.3f}" if found.of_text else f"{100 * found.share:.1f}"
+
+
+def _difference(found: Comparison) -> str:
+    """Of a loss with its own sign, less is better; of shares in points."""
+    if found.of_text:
+        low, high = found.interval
+        return nats(-found.difference, (-high, -low))
+    return points(found.difference, found.interval)
 
 
 def points(difference: float, interval: tuple[float, float]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sharpmax._extras import require
 from sharpmax.report import _style
 from sharpmax.report._arms import ArmLook, looks
+from sharpmax.report._calibration_text import objective_words
 
 if TYPE_CHECKING:
     from sharpmax.models import Calibration
@@ -31,14 +32,18 @@ def draw_trade(calibrations: Mapping[str, Calibration]) -> Any:
 
     Raises:
         MissingExtra: matplotlib is not installed.
-        LookupError: No calibration has noted its candidates.
+        LookupError: No calibration has noted its candidates, or text itself is what they gain.
     """
     matplotlib = require("matplotlib", extra="lab", what="drawing a figure")
     figure_module = require("matplotlib.figure", extra="lab", what="drawing a figure")
     noted = {name: each.notes.get("select", {}) for name, each in calibrations.items()}
-    noted = {name: each for name, each in noted.items() if each.get("candidates")}
+    noted = {
+        name: each
+        for name, each in noted.items()
+        if each.get("candidates") and calibrations[name].objective != "nats per token"
+    }
     if not noted:
-        raise LookupError("no calibration has noted which candidates there were")
+        raise LookupError("no calibration has noted candidates that gain something else than text")
     tolerances = [each.notes.get("tolerance") for each in calibrations.values()]
     with matplotlib.rc_context(_style.SETTINGS):
         figure = figure_module.Figure(figsize=(9.6, 4.6))
@@ -50,7 +55,8 @@ def draw_trade(calibrations: Mapping[str, Calibration]) -> Any:
         if tolerances and tolerances[0] is not None:
             _draw_tolerance(axes, tolerances[0])
         axes.set_xlabel("rise of the loss on ordinary text, nats a token")
-        axes.set_ylabel("fall of the loss of answers, nats")
+        what, unit = objective_words(next(calibrations[name] for name in noted))
+        axes.set_ylabel(f"fall of {what}{',' if unit else ''}{unit}")
         axes.grid(visible=True)
         axes.set_axisbelow(True)
         axes.margins(0.08)

@@ -123,9 +123,31 @@ def test_surprise_is_of_pairs_too() -> None:
 
 def test_there_may_be_nothing_to_compare() -> None:
     evaluation = make_evaluation(cells=[Cell("text", 64)])
-    assert compare(evaluation, "constant", "plain", ["text"]) is None
+    assert compare(evaluation, "constant", "plain", ["text", "passkey"]) is None
     assert compare(evaluation, None, "plain", ["passkey"]) is None
     assert judge(evaluation, CALIBRATIONS).case == "nothing"
+
+
+def test_text_that_was_fitted_is_judged_by_its_loss() -> None:
+    settings = {**CALIBRATIONS["gain"].notes["settings"], "tasks": ["text"]}
+    calibrations = {
+        name: replace(each, notes={**each.notes, "settings": settings})
+        for name, each in CALIBRATIONS.items()
+    }
+    rises = {"constant": -0.05, "gain": -0.01, "constant+gain": -0.05}
+    evaluation = make_evaluation(cells=cells_of(["passkey", "text"], [1024, 2048]), rises=rises)
+    assert fitted_tasks(evaluation, calibrations) == ("text",)
+    verdict = judge(evaluation, calibrations)
+    assert (verdict.case, verdict.subject, verdict.tasks) == ("sharpening", "constant", ("text",))
+    found = verdict.against_plain["constant"]
+    assert found.of_text
+    assert (found.questions, found.contexts) == (24, 12)
+    assert found.difference == pytest.approx(0.05, abs=0.002)
+    assert 0 < found.interval[0] < found.difference < found.interval[1]
+    assert found.share < found.other_share
+    assert surprise(evaluation, "constant", "plain", ["text"]) is None
+    worse = make_evaluation(cells=[Cell("text", 64)], rises=dict.fromkeys(rises, 0.1))
+    assert judge(worse, calibrations).case == "nothing"
 
 
 def test_the_best_of_several_of_a_kind_is_that_of_the_second_part() -> None:

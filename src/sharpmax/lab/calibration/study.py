@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
@@ -36,7 +36,9 @@ class Settings:
         model: Its name, as results show it.
         texts: Names of the texts for fitting and choosing, with their sizes in characters.
         test_texts: The same of those for the test; empty where the ends of the others are.
-        tasks: What the objective asks.
+        tasks: What the objective asks; "text" alone is the loss of the next token.
+        objective: What heads are chosen by: "answers", nats that right answers take, or "exact",
+            the share of wrong ones.
         lengths: Tokens of the prompts.
         contexts: Contexts of each task and length, for fitting, choosing and the test.
         windows: Windows of ordinary text, for the same, each as long as the longest prompt.
@@ -56,6 +58,7 @@ class Settings:
     texts: dict[str, int]
     test_texts: dict[str, int]
     tasks: tuple[Task, ...] = ("passkey", "key-value")
+    objective: Literal["answers", "exact"] = "answers"
     lengths: tuple[int, ...] = (512, 1024)
     contexts: tuple[int, int, int] = (32, 24, 16)
     windows: tuple[int, int, int] = (32, 24, 16)
@@ -105,7 +108,9 @@ class Study:
             refuse_earlier(folder)
         for file in files:
             calibration = Calibration.load(file)
-            check_settings(calibration.notes.get("settings", {}), settings.to_dict(), file)
+            # Runs of earlier versions had one objective.
+            before = {"objective": "answers", **calibration.notes.get("settings", {})}
+            check_settings(before, settings.to_dict(), file)
             self.calibrations[file.stem] = calibration
 
     @property
@@ -139,11 +144,14 @@ class Study:
             known.check(model)
             return known
         settings = self.settings
+        windows = self._windows(tokenizer, texts)
+        of_text = settings.tasks == ("text",)
         found = calibrate(
             model,
-            self._questions(tokenizer, texts),
-            "answers",
-            text=self._windows(tokenizer, texts),
+            windows if of_text else self._questions(tokenizer, texts),
+            "text" if of_text else settings.objective,
+            # Text that is the objective needs no other guard.
+            text=None if of_text else windows,
             tolerance=settings.tolerance,
             family=family,
             # The law of the entropy never flattens.

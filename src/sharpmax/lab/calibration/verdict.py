@@ -39,11 +39,12 @@ class Comparison:
     Attributes:
         arm: The one.
         other: The other.
-        share: Of the questions that the one answers right.
-        other_share: Of those that the other does.
+        share: Of the questions that the one answers right; of text its loss, in nats a token.
+        other_share: The same of the other.
         interval: Of the difference, 95%, from resampled contexts.
-        questions: How many.
+        questions: How many; of text the number of windows.
         contexts: How many of them are independent.
+        of_text: Whether it is text, where less is better.
     """
 
     arm: str
@@ -53,11 +54,13 @@ class Comparison:
     interval: tuple[float, float]
     questions: int
     contexts: int
+    of_text: bool = False
 
     @property
     def difference(self) -> float:
         """By how much the one is better."""
-        return self.share - self.other_share
+        more = self.share - self.other_share
+        return -more if self.of_text else more
 
     @property
     def better(self) -> bool:
@@ -103,12 +106,12 @@ def judge(
 ) -> Verdict:
     """Say whether sharpening, and not just any calibration, made a model better.
 
-    Compared are, on all questions of the fitted tasks, at every length and in every wording: the
-    model as it is, the best calibration that changes temperatures alone, the best that changes
-    gains alone, and the best that changes both; best by the second part of the data, which the
-    questions have no part in. An arm is better than another if the whole 95% interval of the paired
-    difference is above 0, with contexts resampled. An arm helps if it is better than the model as
-    it is. The first of these cases holds that fits:
+    Compared are, on all questions of the fitted tasks, at every length and in every wording, or on
+    text where that was fitted: the model as it is, the best calibration that changes temperatures
+    alone, the best that changes gains alone, and the best that changes both; best by the second
+    part of the data, which the questions have no part in. An arm is better than another if the
+    whole 95% interval of the paired difference is above 0, with contexts resampled. An arm helps if
+    it is better than the model as it is. The first of these cases holds that fits:
 
     - "nothing": no calibration helps.
     - "no control": there is none of temperatures alone, or none of gains alone, to compare with.
@@ -161,7 +164,7 @@ def compare(
         evaluation: With the results.
         arm: The one.
         other: The other.
-        tasks: Which tasks.
+        tasks: Which tasks. Text is compared where it is the only one: losses are no shares.
         wording: Of the questions; None takes all.
 
     Returns:
@@ -173,14 +176,17 @@ def compare(
     clusters = _clusters([mine for mine, _ in pairs])
     ours = np.concatenate([mine.values for mine, _ in pairs])
     theirs = np.concatenate([each.values for _, each in pairs])
+    of_text = set(tasks) == {"text"}
+    better = theirs - ours if of_text else ours - theirs
     return Comparison(
         arm=str(arm),
         other=str(other),
         share=float(ours.mean()),
         other_share=float(theirs.mean()),
-        interval=clustered_interval((ours - theirs).tolist(), clusters),
+        interval=clustered_interval(better.tolist(), clusters),
         questions=len(ours),
         contexts=len(set(clusters)),
+        of_text=of_text,
     )
 
 
@@ -190,10 +196,10 @@ def surprise(
     """How much more an arm is surprised by right answers than another, and the interval of that.
 
     In nats an answer, minus the logarithm of its probability: what is fitted, and what tells arms
-    apart that answer nothing right, or everything.
+    apart that answer nothing right, or everything. Text asks for no answers.
     """
     pairs = _pairs(evaluation, arm, other, tasks)
-    if not pairs:
+    if not pairs or set(tasks) == {"text"}:
         return None
     change = np.concatenate(
         [np.subtract(theirs.log_probabilities, mine.log_probabilities) for mine, theirs in pairs]
@@ -206,12 +212,15 @@ def fitted_tasks(
     evaluation: Evaluation, calibrations: Mapping[str, Calibration]
 ) -> tuple[str, ...]:
     """The tasks that calibrations were fitted on, as far as they name them; else all tasks."""
-    asked = dict.fromkeys(result.task for result in evaluation.results if result.task != "text")
+    every = dict.fromkeys(result.task for result in evaluation.results)
+    asked = [task for task in every if task != "text"]
     named = {
         task
         for calibration in calibrations.values()
         for task in calibration.notes.get("settings", {}).get("tasks", ())
     }
+    if named == {"text"} and "text" in every:
+        return ("text",)
     return tuple(task for task in asked if task in named) or tuple(asked)
 
 
@@ -226,7 +235,8 @@ def _pairs(
     return [
         (mine, theirs)
         for mine in evaluation.results
-        if mine.arm == arm and mine.task in tasks and mine.task != "text"
+        if mine.arm == arm and mine.task in tasks
+        if mine.task != "text" or set(tasks) == {"text"}
         if wording in (None, mine.wording)
         for theirs in evaluation.results
         if theirs.arm == other and theirs.cell == mine.cell
