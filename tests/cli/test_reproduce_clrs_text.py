@@ -6,6 +6,7 @@ import pytest
 import transformers as hf
 
 from sharpmax.cli import main
+from sharpmax.cli._clrs_text import chosen_lengths
 from sharpmax.lab.clrs_text.records import Table
 from tiny_models import SETTINGS, save
 
@@ -94,3 +95,9 @@ def test_a_time_sets_the_steps(tmp_path: Path) -> None:
     table = Table.load(tmp_path / "table.json")
     assert table.recipes["numbers-softmax"]["steps"] >= 1
     assert table.command.startswith("sharpmax reproduce clrs-text --algorithms minimum:5 --minutes")
+
+
+def test_groups_of_algorithms_are_all_of_them() -> None:
+    some, others, every = (chosen_lengths(name, None) for name in ("some", "others", "all"))
+    assert (len(some), len(others), len(every)) == (8, 22, 30)
+    assert {**some, **others} == every

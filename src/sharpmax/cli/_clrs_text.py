@@ -23,8 +23,8 @@ def chosen_lengths(algorithms: str, largest: int | None) -> dict[str, tuple[int,
     """Sizes in training of the algorithms that an option names.
 
     Args:
-        algorithms: "some", eight with short texts; "all" thirty; or names with commas,
-            each with its largest size behind a colon if it is to have its own.
+        algorithms: "some", eight with short texts; the "others"; "all" thirty; or names with
+            commas, each with its largest size behind a colon if it is to have its own.
         largest: The largest size of all others; None leaves them what they are.
 
     Returns:
@@ -36,13 +36,15 @@ def chosen_lengths(algorithms: str, largest: int | None) -> dict[str, tuple[int,
     from sharpmax.lab.clrs_text.arms import LENGTHS, SHORT
     from sharpmax.tasks.clrs_text import algorithms as known
 
-    names = {"some": list(LENGTHS), "all": list(known())}.get(algorithms, algorithms.split(","))
+    others = [name for name in known() if name not in LENGTHS]
+    groups = {"some": list(LENGTHS), "others": others, "all": list(known())}
+    names = groups.get(algorithms, algorithms.split(","))
     found = {}
     for each in names:
         name, _, own = each.partition(":")
         if name not in known():
             raise typer.BadParameter(
-                f"expected 'some', 'all', or some of {', '.join(known())}; got {name!r}",
+                f"expected 'some', 'others', 'all', or some of {', '.join(known())}; got {name!r}",
                 param_hint="--algorithms",
             )
         smallest, usual = LENGTHS.get(name, SHORT)

@@ -93,8 +93,8 @@ def clrs_text(
     algorithms: Annotated[
         str,
         typer.Option(
-            help="'some', eight with short texts; 'all'; or names with commas, such as "
-            "minimum,quicksort:12, which is trained up to size 12."
+            help="'some', eight with short texts; the 'others'; 'all'; or names with commas, such "
+            "as minimum,quicksort:12, which is trained up to size 12."
         ),
     ] = "some",
     minutes: Annotated[
@@ -130,7 +130,12 @@ def clrs_text(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of trainings, seeds 0, 1, …")] = 3,
     each: Annotated[
-        int, typer.Option(min=1, help="Test questions of each algorithm at each size.")
+        int,
+        typer.Option(
+            min=1,
+            help="Test questions of each algorithm at each size beyond training; "
+            "four times as many at sizes of training.",
+        ),
     ] = 64,
     jobs: Annotated[
         int, typer.Option(min=1, help="Trainings at a time, each with its share of the cores.")

@@ -391,9 +391,15 @@ def _times(times: float) -> str:
 
 def _measured(table: Results) -> str:
     """How much was tested, and by which command."""
-    asked = max((record.examples for record in table.records), default=0)
+    inside, beyond = (
+        max(
+            (r.examples for r in table.records if (r.n > table.lengths[r.algorithm][1]) == more),
+            default=0,
+        )
+        for more in (False, True)
+    )
     seeds = len(table.seeds)
     return (
-        f"{seeds} seed{'s' if seeds > 1 else ''}, up to {asked} questions an algorithm and size, "
-        f"the same for all. {source(table)}"  # type: ignore[arg-type]
+        f"{seeds} seed{'s' if seeds > 1 else ''}, up to {inside} questions an algorithm and size "
+        f"in training and {beyond} beyond, the same for all. {source(table)}"  # type: ignore[arg-type]
     )

@@ -45,7 +45,7 @@ def test_arms_are_added_to_the_table_and_what_is_there_stays(tmp_path: Path) -> 
     assert len(record.accuracy) == 2
     assert not table.is_seen(record)
     assert table.is_seen(table.find(method="ssmax", n=6))
-    assert "0 shared with training" in table.settings["test"]
+    assert all("0 shared with training" in said for said in table.settings["test"].values())
 
     # Methods that were not asked for before are tested on the weights that are there.
     (more,) = arms_of(_RECIPE, ["exponential"])
@@ -90,7 +90,8 @@ def test_entropy_of_the_heads_is_measured_and_kept(tmp_path: Path) -> None:
 
 def test_tests_share_no_input_with_training(tmp_path: Path) -> None:
     study = Study(tmp_path, _SETTINGS, "a command")
-    assert not shared_inputs(study._questions(), (one.question for one in study.test.examples))
+    asked = [one.question for test in study.tests.values() for one in test.examples]
+    assert not shared_inputs(study._questions(), asked)
 
 
 def test_a_time_becomes_a_number_of_steps_once(tmp_path: Path) -> None:

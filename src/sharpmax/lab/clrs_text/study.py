@@ -28,8 +28,10 @@ __all__ = ["ENTROPY", "Settings", "Study", "load_entropy", "steps_within"]
 ENTROPY = "CLRS-Text entropy, format 1"
 _ACCURACY = "CLRS-Text accuracy, format 1"
 _BUDGET = "CLRS-Text budget, format 1"
-# No training has this seed.
-_TEST_SEED = 1_000_001
+# No training has this seed, and nothing was chosen by its questions.
+_TEST_SEED = 1_000_003
+# At sizes of training, where questions are short, there are so many times as many of them.
+_MORE_INSIDE = 4
 # Batches of each seed that the test sets are checked against, although they cannot share inputs.
 _CHECKED = 4
 # Batches that the speed of training is measured by.
@@ -43,7 +45,8 @@ class Settings:
     Attributes:
         seeds: Of the trainings.
         lengths: The algorithms, and for each the smallest and the largest size in training.
-        each: Test questions of each algorithm at each size.
+        each: Test questions of each algorithm at each size beyond training; there are four times as
+            many at sizes of training.
         times: The sizes beyond training: multiples of the largest size in training.
         fit_steps: Of the calibration of heads.
     """
@@ -145,15 +148,22 @@ class Study:
         return self.folder / "table.json"
 
     @cached_property
-    def test(self) -> HeldOut:
-        """The test questions: the same for every arm and seed."""
-        return held_out(
-            list(self.settings.lengths),
-            {name: self.settings.sizes(name) for name in self.settings.lengths},
-            seed=_TEST_SEED,
-            each=self.settings.each,
-            training=self._questions(),
-        )
+    def tests(self) -> dict[str, HeldOut]:
+        """The test questions, at sizes of training and beyond: the same for every arm and seed."""
+        inside: dict[str, list[int]] = {}
+        beyond: dict[str, list[int]] = {}
+        for name, (_, largest) in self.settings.lengths.items():
+            sizes = self.settings.sizes(name)
+            inside[name] = [size for size in sizes if size <= largest]
+            beyond[name] = [size for size in sizes if size > largest]
+        training = list(self._questions())
+        return {
+            where: held_out(list(sizes), sizes, seed=_TEST_SEED, each=each, training=training)
+            for where, sizes, each in (
+                ("sizes of training", inside, _MORE_INSIDE * self.settings.each),
+                ("beyond", beyond, self.settings.each),
+            )
+        }
 
     def steps(self, recipe: Recipe, minutes: float) -> int:
         """The steps that a time allows, measured once for each tokenizer and kept.
@@ -224,7 +234,10 @@ class Study:
             self.table,
             recipes={**self.table.recipes, arm.name: arm.recipe.to_dict()},
             records=(*self.table.records, *records),
-            settings={**self.settings.to_dict(), "test": str(self.test)},
+            settings={
+                **self.settings.to_dict(),
+                "test": {where: str(test) for where, test in self.tests.items()},
+            },
         )
         self.table.save(self.table_path)
 
@@ -333,9 +346,14 @@ class Study:
     def _asked(self) -> dict[tuple[str, int], list[Example]]:
         """The test questions by algorithm and size."""
         found: dict[tuple[str, int], list[Example]] = {}
-        for one in self.test.examples:
-            found.setdefault((one.algorithm, one.length), []).append(one)
-        return found
+        for test in self.tests.values():
+            for one in test.examples:
+                found.setdefault((one.algorithm, one.length), []).append(one)
+        return {
+            (name, size): found[name, size]
+            for name in self.settings.lengths
+            for size in self.settings.sizes(name)
+        }
 
     def _at(self, times: float) -> Iterator[Example]:
         """A few test questions of all algorithms at a multiple of the largest size in training."""
