@@ -59,7 +59,9 @@ def test_tables_say_what_was_measured() -> None:
     found = tables(table, _entropy())
     assert list(found) == [
         "clrs-text-learnt",
+        "clrs-text-answer",
         "clrs-text-inference",
+        "clrs-text-inference-tokens",
         "clrs-text-sizes-numbers",
         "clrs-text-tokens-numbers",
         "clrs-text-gains-numbers",
@@ -72,11 +74,19 @@ def test_tables_say_what_was_measured() -> None:
         "clrs-text-algorithms-characters",
         "clrs-text-dispersion",
     ]
-    assert "| minimum | 8 to 16 | **99.0** | **99.0** |" in found["clrs-text-learnt"]
-    assert "| bfs | 8 to 16 | 40.0 | 40.0 |" in found["clrs-text-learnt"]
+    assert "| minimum | 8 to 16 | **99.0** | 99.50 | **99.0** |" in found["clrs-text-learnt"]
+    assert "| bfs | 8 to 16 | 40.0 | 70.0 | 40.0 | 70.0 |" in found["clrs-text-learnt"]
     inference = found["clrs-text-inference"]
-    assert "| numbers | paper's rule | +0.0 | 1 | +10.0 |" in inference
-    assert "| characters | paper's rule | +0.0 | 1 | -10.0 |" in inference
+    assert "| numbers | softmax | 96.0 ± 0.0 |  | 63.0 ± 1.0 |" in inference
+    assert "|  | paper's rule | +0.0 | 1 | +10.0 |" in inference
+    assert "|  | paper's rule | +0.0 | 1 | -10.0 |" in inference
+    assert "mean over the algorithms learnt with every tokenizer (minimum, quicksort)" in inference
+    assert "|  | paper's rule | +0.0 | 1 | +5.0 |" in found["clrs-text-inference-tokens"]
+    answer = found["clrs-text-answer"]
+    assert (
+        "| numbers | paper's rule, at inference alone | in training | none | none | 3 |" in answer
+    )
+    assert "|  |  | beyond | none | bfs -9.8 | 2 |" in answer
     sizes = found["clrs-text-sizes-numbers"]
     assert "| paper's rule, at inference alone | 96.0 ± 0.0 | 1 |" in sizes
     assert "mean over the algorithms learnt (minimum, quicksort); sizes" in sizes

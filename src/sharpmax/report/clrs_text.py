@@ -21,6 +21,7 @@ __all__ = [
     "Measure",
     "Way",
     "algorithms_table",
+    "answer_table",
     "dispersion_table",
     "gains_table",
     "inference_table",
@@ -100,12 +101,18 @@ def tables(table: Results, entropy: Mapping[str, Any] | None = None) -> dict[str
         entropy: What `sharpmax.lab.clrs_text.study.load_entropy` gave, or None.
 
     Returns:
-        Markdown by name: clrs-text-learnt, clrs-text-inference; for each tokenizer
+        Markdown by name: clrs-text-learnt, clrs-text-answer, clrs-text-inference,
+        clrs-text-inference-tokens; for each tokenizer
         clrs-text-sizes-TOKENIZER, clrs-text-tokens-TOKENIZER, clrs-text-gains-TOKENIZER,
         clrs-text-token-gains-TOKENIZER and clrs-text-algorithms-TOKENIZER; and
         clrs-text-dispersion.
     """
-    found = {"clrs-text-learnt": learnt_table(table), "clrs-text-inference": inference_table(table)}
+    found = {
+        "clrs-text-learnt": learnt_table(table),
+        "clrs-text-answer": answer_table(table),
+        "clrs-text-inference": inference_table(table),
+        "clrs-text-inference-tokens": inference_table(table, "tokens"),
+    }
     for tokenizer in tokenizers(table):
         name = tokenizer.replace(" ", "-")
         found[f"clrs-text-sizes-{name}"] = sizes_table(table, tokenizer)
@@ -127,21 +134,27 @@ def learnt_table(table: Results) -> Table:
     Returns:
         A row an algorithm, what is learnt in bold.
     """
-    kinds = tokenizers(table)
+    plain = Way("softmax", "softmax")
     rows = []
     for name, (smallest, largest) in table.lengths.items():
-        shares = [table.accuracy_in_training(name, kind) for kind in kinds]
-        cells = ["" if share is None else percent(share) for share in shares]
-        bold = [
-            f"**{cell}**" if share is not None and share >= LEARNT else cell
-            for cell, share in zip(cells, shares, strict=True)
-        ]
-        rows.append([name, f"{smallest} to {largest}", *bold])
+        row = [name, f"{smallest} to {largest}"]
+        for kind in tokenizers(table):
+            share = table.accuracy_in_training(name, kind)
+            if share is None:
+                row += ["", ""]
+                continue
+            row.append(f"**{percent(share)}**" if share >= LEARNT else percent(share))
+            row.append(percent(float(np.mean(_over_sizes(table, kind, plain, name, "tokens")))))
+        rows.append(row)
+    header = ["algorithm", "sizes in training"]
+    for kind in tokenizers(table):
+        header += [kind, "tokens"]
     below = (
         "Percent of the answers that are right to the last character with plain softmax, mean over "
-        f"the sizes of training and over seeds; bold from {percent(LEARNT)}. {_measured(table)}"
+        f"the sizes of training and over seeds, bold from {percent(LEARNT)}; and percent of their "
+        f"tokens, those before them given. {_measured(table)}"
     )
-    return Table(["algorithm", "sizes in training", *kinds], rows, caption=below, words=2)
+    return Table(header, rows, caption=below, words=2)
 
 
 def sizes_table(table: Results, tokenizer: str, measure: Measure = "accuracy") -> Table:
@@ -255,41 +268,92 @@ def gains_table(table: Results, tokenizer: str, measure: Measure = "accuracy") -
     return Table(header, rows, title=f"Tokenizer: {tokenizer}", caption=below)
 
 
-def inference_table(table: Results) -> Table:
+def inference_table(table: Results, measure: Measure = "accuracy") -> Table:
     """What sharpening at inference alone changes, with each tokenizer: the paper's claim.
+
+    Args:
+        table: The results.
+        measure: What counts: whole answers, or their tokens.
+
+    Returns:
+        For each tokenizer a row of plain softmax, and one for each method: points gained over it on
+        the same weights, over the algorithms that are learnt with every tokenizer.
+    """
+    multiples = _multiples(table)
+    plain_way = Way("softmax", "softmax")
+    kinds = tokenizers(table)
+    both = [name for name in table.lengths if all(name in learnt(table, kind) for kind in kinds)]
+    rows = []
+    for tokenizer in kinds:
+        names = both or learnt(table, tokenizer)
+        for way in ways(table, tokenizer):
+            if way.trained_with != "softmax":
+                continue
+            row = [tokenizer if way == plain_way else "", look(way.method).label]
+            for times in multiples:
+                ours = _over_algorithms(table, tokenizer, way, names, times, measure)
+                plain = _over_algorithms(table, tokenizer, plain_way, names, times, measure)
+                if way == plain_way:
+                    row += [_with_deviation(plain), ""]
+                    continue
+                gained = 100 * (np.mean(ours) - np.mean(plain)) if ours and plain else np.nan
+                row += [f"{gained:+.1f}" if np.isfinite(gained) else ""]
+                row += [p_value(_compared(ours, plain))]
+            rows.append(row)
+    header = ["tokenizer", "attention"]
+    for times in multiples:
+        header += [_times(times), "p"]
+    which = f"the algorithms learnt with every tokenizer ({', '.join(both)})"
+    if not both:
+        which = "; ".join(f"{each}: {_which(table, each)}" for each in kinds)
+    below = (
+        f"{_MEASURES[measure]} with softmax ± standard deviation over seeds, and points gained "
+        f"over it on the same weights at inference alone, mean over {which}. p is that of the "
+        f"paired t-test. {_measured(table)}"
+    )
+    return Table(header, rows, caption=below, words=2)
+
+
+def answer_table(table: Results) -> Table:
+    """On which algorithms which way helps, hurts, or does nothing that can be told.
 
     Args:
         table: The results.
 
     Returns:
-        A row a tokenizer and method: points gained over softmax on the same weights, over the
-        algorithms that are learnt.
+        Two rows a tokenizer and way, one for the sizes of training and one for those beyond:
+        algorithms with the points gained over plain softmax, where the paired t-test over seeds
+        gives p below 0.05.
     """
-    multiples = _multiples(table)
+    plain = Way("softmax", "softmax")
     rows = []
     for tokenizer in tokenizers(table):
-        names = learnt(table, tokenizer)
         for way in ways(table, tokenizer):
-            if way.trained_with != "softmax" or way.method == "softmax":
+            if way == plain:
                 continue
-            row = [tokenizer, look(way.method).label]
-            for times in multiples:
-                ours = _over_algorithms(table, tokenizer, way, names, times)
-                plain = _over_algorithms(table, tokenizer, Way("softmax", "softmax"), names, times)
-                gained = 100 * (np.mean(ours) - np.mean(plain)) if ours and plain else np.nan
-                row += [f"{gained:+.1f}" if np.isfinite(gained) else ""]
-                row += [p_value(_compared(ours, plain))]
-            rows.append(row)
-    header = ["tokenizer", "at inference alone"]
-    for times in multiples:
-        header += [_times(times), "p"]
+            for beyond in (False, True):
+                found: dict[bool, list[str]] = {True: [], False: []}
+                for name in table.lengths:
+                    ours, softmax = (
+                        _over_sizes(table, tokenizer, each, name, beyond=beyond)
+                        for each in (way, plain)
+                    )
+                    p = _compared(ours, softmax)
+                    gained = 100 * (np.mean(ours) - np.mean(softmax))
+                    if p is not None and p < _SIGNIFICANT:
+                        found[bool(gained > 0)].append(f"{name} {gained:+.1f}")
+                cells = [", ".join(found[helps]) or "none" for helps in (True, False)]
+                rest = len(table.lengths) - sum(map(len, found.values()))
+                where = "beyond" if beyond else "in training"
+                first = [] if beyond else [tokenizer, label_of(way)]
+                rows.append([*(first or ["", ""]), where, *cells, str(rest)])
     below = (
-        "Points gained over softmax on the same weights, mean over seeds and over "
-        + "; ".join(f"{each}: {_which(table, each)}" for each in tokenizers(table))
-        + ". p is that of the paired t-test. The paper says that the rule does not work at "
-        f"inference alone because a number spans several tokens. {_measured(table)}"
+        "Points of whole answers over plain softmax, mean over sizes and seeds, where the paired "
+        f"t-test over seeds gives p below {_SIGNIFICANT}; one in twenty would by chance. The last "
+        f"column counts the algorithms where nothing can be told. {_measured(table)}"
     )
-    return Table(header, rows, caption=below, words=2)
+    header = ["tokenizer", "attention", "sizes", "helps", "hurts", "neither"]
+    return Table(header, rows, caption=below, words=5)
 
 
 def dispersion_table(table: Results, entropy: Mapping[str, Any]) -> Table:
@@ -369,6 +433,25 @@ def _over_algorithms(
     return tuple(np.mean(shares, axis=0).tolist()) if shares else ()
 
 
+def _over_sizes(
+    table: Results,
+    tokenizer: str,
+    way: Way,
+    algorithm: str,
+    measure: Measure = "accuracy",
+    *,
+    beyond: bool = False,
+) -> tuple[float, ...]:
+    """Mean share right over the sizes of training, or over those beyond, a number a seed."""
+    fields = {"tokenizer": tokenizer, "algorithm": algorithm, **way._asdict()}
+    shares = [
+        getattr(record, measure)
+        for record in table.select(**fields)
+        if table.is_seen(record) != beyond
+    ]
+    return tuple(np.mean(shares, axis=0).tolist()) if shares else ()
+
+
 def _compared(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     if not ours or len(ours) != len(theirs):
         return None
@@ -392,11 +475,8 @@ def _times(times: float) -> str:
 def _measured(table: Results) -> str:
     """How much was tested, and by which command."""
     inside, beyond = (
-        max(
-            (r.examples for r in table.records if (r.n > table.lengths[r.algorithm][1]) == more),
-            default=0,
-        )
-        for more in (False, True)
+        max((r.examples for r in table.records if table.is_seen(r) == seen), default=0)
+        for seen in (True, False)
     )
     seeds = len(table.seeds)
     return (
