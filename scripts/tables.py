@@ -43,6 +43,7 @@ def tables() -> dict[str, str]:
     algorithms = clrs_text.tables(
         AlgorithmsTable.load(language / "table.json"), load_entropy(language / "entropy.json")
     )
+    others = AlgorithmsTable.load(ROOT / "results/clrs_text_others/table.json")
     cost = json.loads((ROOT / "results/models/benchmark.json").read_text(encoding="utf-8"))
     return {
         **attention_tables(benchmark),
@@ -52,6 +53,7 @@ def tables() -> dict[str, str]:
         "max-retrieval-anatomy": anatomy.to_markdown(),
         **_models(),
         **algorithms,
+        "clrs-text-others": clrs_text.learnt_table(others).to_markdown(),
     }
 
 
