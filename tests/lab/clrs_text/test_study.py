@@ -92,6 +92,11 @@ def test_tests_share_no_input_with_training(tmp_path: Path) -> None:
     study = Study(tmp_path, _SETTINGS, "a command")
     asked = [one.question for test in study.tests.values() for one in test.examples]
     assert not shared_inputs(study._questions(), asked)
+    inside, beyond = study.tests.values()
+    assert (inside.each, beyond.each) == (4 * _SETTINGS.each, _SETTINGS.each)
+    for test, further in ((inside, False), (beyond, True)):
+        for one in test.examples:
+            assert (one.length > _SETTINGS.lengths[one.algorithm][1]) == further
 
 
 def test_a_time_becomes_a_number_of_steps_once(tmp_path: Path) -> None:
