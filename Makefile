@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-EXTRAS := clrs,dev,jax,lab,models,torch
+EXTRAS := dev,experiments
 
 # On some virtual machines oneDNN dispatches bfloat16 products to instructions that the processor does
 # not have. The gate must not depend on the machine; the library itself never sets this.

@@ -25,10 +25,10 @@ from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sharpmax
+from experiments.clrs_text.task import Characters, harness
+from experiments.clrs_text.task.harness import documents
 from sharpmax.models import Calibration, load_model
 from sharpmax.policies import Exponential
-from sharpmax.tasks.clrs_text import Characters, harness
-from sharpmax.tasks.clrs_text.harness import documents
 
 QUESTIONS = {"algorithms": ["minimum", "insertion_sort"], "lengths": [4, 16], "each": 4}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import clrs
 
-OUTPUT = Path(__file__).parent.parent / "tests/tasks/clrs_text/strings.json"
+OUTPUT = Path(__file__).parent.parent / "tests/experiments/clrs_text/task/strings.json"
 LENGTHS = (4, 9, 16)
 SEEDS = (0, 123_456_789)
 # Longer strings are kept by their hash.

@@ -11,13 +11,13 @@ from torch import Tensor
 
 import sharpmax
 from sharpmax.policies import (
+    Constant,
     EntropyTarget,
     Exponential,
-    Fitted,
-    Fixed,
     Hard,
     Identity,
     LogLength,
+    Monotone,
     Paper,
     Policy,
     Polynomial,
@@ -30,10 +30,10 @@ POLICIES = [
     Exponential(reference=1.0),
     EntropyTarget(target=1.0),
     LogLength(train_length=8),
-    Fixed(theta=0.5),
-    Fixed(theta=3.0),
+    Constant(2.0),
+    Constant(1 / 3),
     Hard(),
-    Fitted((0.5, 1.0, 2.0), (1.0, 1.5, 4.0)),
+    Monotone((0.5, 1.0, 2.0), (1.0, 1.5, 4.0)),
 ]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.lab.calibration.arms import UNIFORM
-from sharpmax.lab.calibration.cells import Cell, cells_of
-from sharpmax.lab.calibration.evaluation import CellResult, Evaluation, Settings
 from sharpmax.models import Calibration, LayerCalibration
-from sharpmax.policies import Fixed
+from sharpmax.models._evaluation.arms import UNIFORM
+from sharpmax.models._evaluation.cells import Cell, cells_of
+from sharpmax.models._evaluation.evaluation import CellResult, Evaluation, Settings
+from sharpmax.policies import Constant
 
 HEADS = (4, 4, 4)
 TASKS = ("passkey", "key-value", "maximum", "text")
@@ -38,9 +38,9 @@ def make_calibration(
     betas, gains = betas or {}, gains or {}
     layers = []
     for index, count in enumerate(HEADS):
-        thetas = [1 / betas.get((index, head), 1.0) for head in range(count)]
+        given = [betas.get((index, head), 1.0) for head in range(count)]
         factors = [gains.get((index, head), 1.0) for head in range(count)]
-        policy = Fixed(np.array(thetas)) if any(theta != 1 for theta in thetas) else None
+        policy = Constant(np.array(given)) if any(beta != 1 for beta in given) else None
         gain = tuple(factors) if any(factor != 1 for factor in factors) else None
         if policy is not None or gain is not None:
             layers.append(LayerCalibration(index, policy, gain))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sharpmax.models import Calibration, OtherModel
-from sharpmax.policies import Fixed
+from sharpmax.models import Calibration, OtherModelError
+from sharpmax.policies import Constant
 
 FOLDER = Path(__file__).parent.parent / "examples"
 
@@ -35,7 +35,7 @@ def test_a_model_in_the_harness(
     model, tokenizer = harness["random_model"]()
     for each in (model, tokenizer):
         each.save_pretrained(tmp_path / "model")
-    file = Calibration.of(model, {0: Fixed([0.2, 1.0, 1.0, 1.0])}).save(tmp_path / "warm.json")
+    file = Calibration.of(model, {0: Constant([5.0, 1.0, 1.0, 1.0])}).save(tmp_path / "warm.json")
     harness["main"](["--model", str(tmp_path / "model"), "--calibration", str(file)])
     plain, calibrated = _bits(capsys.readouterr().out)
     assert plain != calibrated
@@ -48,5 +48,5 @@ def test_a_model_in_the_harness(
 
 def test_a_calibration_of_another_model_is_refused(harness: dict[str, Any], tmp_path: Path) -> None:
     Calibration("", "llama", (9,) * 30).save(tmp_path / "other.json")
-    with pytest.raises(OtherModel, match="30 attention layers, LlamaForCausalLM has 2"):
+    with pytest.raises(OtherModelError, match="30 attention layers, LlamaForCausalLM has 2"):
         harness["main"](["--calibration", str(tmp_path / "other.json")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpmax import MissingExtra
+from sharpmax import MissingExtraError
 from sharpmax._extras import available, require
 
 
@@ -14,13 +14,15 @@ def test_a_missing_module_names_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"drawing.*matplotlib.*pip install 'sharpmax\[lab\]'"):
-        require("matplotlib", extra="lab", what="drawing a figure")
+    with pytest.raises(
+        MissingExtraError, match=r"drawing.*matplotlib.*pip install 'sharpmax\[report\]'"
+    ):
+        require("matplotlib", extra="report", what="drawing a figure")
 
 
 def test_a_missing_parent_is_a_missing_extra() -> None:
-    with pytest.raises(MissingExtra, match=r"no_such_package\.part"):
-        require("no_such_package.part", extra="lab", what="it")
+    with pytest.raises(MissingExtraError, match=r"no_such_package\.part"):
+        require("no_such_package.part", extra="report", what="it")
 
 
 def test_a_module_that_breaks_on_import_raises_its_own_error(
@@ -29,12 +31,12 @@ def test_a_module_that_breaks_on_import_raises_its_own_error(
     (tmp_path / "broken_module.py").write_text("import no_such_dependency\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency") as caught:
-        require("broken_module", extra="lab", what="it")
-    assert not isinstance(caught.value, MissingExtra)
+        require("broken_module", extra="report", what="it")
+    assert not isinstance(caught.value, MissingExtraError)
 
 
 def test_the_error_is_an_import_error_and_survives_pickling() -> None:
-    error = MissingExtra("scipy", extra="lab", what="a test")
+    error = MissingExtraError("scipy", extra="report", what="a test")
     assert isinstance(error, ImportError)
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from sharpmax import _files
-from sharpmax.lab import results
+from sharpmax import _results as results
 
 
 def test_results_are_written_by_the_same_functions() -> None:

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 import oracle
 import sharpmax
 from frameworks import Framework
-from sharpmax.policies import Exponential, Fixed, Hard
+from sharpmax.policies import Constant, Exponential, Hard
 
 INF = float("inf")
 
@@ -24,7 +24,7 @@ INF = float("inf")
     theta=st.floats(0.05, 20.0),
 )
 def test_matches_the_definition(framework: Framework, values: np.ndarray, theta: float) -> None:
-    ours = framework.numpy(sharpmax.softmax(framework.array(values), Fixed(theta)))
+    ours = framework.numpy(sharpmax.softmax(framework.array(values), Constant(1 / theta)))
     expected = [oracle.weights(row.astype(np.float64), 1 / theta) for row in values]
     np.testing.assert_allclose(ours, expected, atol=3e-5)
 
@@ -56,13 +56,13 @@ def test_special_rows(framework: Framework) -> None:
 
 
 def test_a_temperature_far_from_1_keeps_far_logits_apart(framework: Framework) -> None:
-    # At theta = 1e4 a gap of 1e5 still is a factor of exp(-10), although exp(-1e5) is 0.
-    weights = framework.numpy(sharpmax.softmax(framework.array([0.0, -1e5]), Fixed(1e4)))
+    # At beta = 1e-4 a gap of 1e5 still is a factor of exp(-10), although exp(-1e5) is 0.
+    weights = framework.numpy(sharpmax.softmax(framework.array([0.0, -1e5]), Constant(0.0001)))
     np.testing.assert_allclose(weights[1] / weights[0], np.exp(-10.0), rtol=1e-4)
 
 
 def test_inverse_temperature_of_an_empty_row_is_1(framework: Framework) -> None:
-    for policy in (Hard(), Fixed(0.25), Exponential(0.0)):
+    for policy in (Hard(), Constant(4.0), Exponential(0.0)):
         beta = sharpmax.inverse_temperature(framework.array([[-INF, -INF], [0.0, 1.0]]), policy)
         assert framework.numpy(beta)[0] == 1
         assert framework.numpy(beta)[1] > 1

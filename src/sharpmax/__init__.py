@@ -8,7 +8,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sharpmax import policies, theory
-from sharpmax._extras import MissingExtra, require
+from sharpmax._errors import SharpmaxError
+from sharpmax._extras import MissingExtraError, require
 from sharpmax._softmax import inverse_temperature, softmax
 from sharpmax._statistics import RowStatistics, entropy, merge_all, statistics
 from sharpmax._version import __version__
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from sharpmax.models import calibrate, diagnose, sharpen
 
 __all__ = [
-    "MissingExtra",
+    "MissingExtraError",
     "RowStatistics",
+    "SharpmaxError",
     "__version__",
     "attention",
     "attention_statistics",

@@ -6,10 +6,12 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-__all__ = ["MissingExtra", "available", "require"]
+from sharpmax._errors import SharpmaxError
+
+__all__ = ["MissingExtraError", "available", "require"]
 
 
-class MissingExtra(ImportError):
+class MissingExtraError(SharpmaxError, ImportError):
     """A feature was asked for whose optional dependency is not installed.
 
     Args:
@@ -18,8 +20,8 @@ class MissingExtra(ImportError):
         what: What the module was needed for, as the subject of a sentence.
 
     Example:
-        >>> print(MissingExtra("matplotlib", extra="lab", what="drawing a figure"))
-        drawing a figure needs matplotlib, which is not installed: pip install 'sharpmax[lab]'
+        >>> print(MissingExtraError("matplotlib", extra="report", what="drawing a figure"))
+        drawing a figure needs matplotlib, which is not installed: pip install 'sharpmax[report]'
     """
 
     def __init__(self, module: str, extra: str, what: str) -> None:
@@ -54,15 +56,15 @@ def require(module: str, *, extra: str, what: str) -> ModuleType:
         The imported module.
 
     Raises:
-        MissingExtra: The module is not installed.
+        MissingExtraError: The module is not installed.
 
     Example:
-        >>> require("json", extra="lab", what="reading results").__name__
+        >>> require("json", extra="report", what="reading results").__name__
         'json'
-        >>> require("plotter", extra="lab", what="a figure")
+        >>> require("plotter", extra="report", what="a figure")
         Traceback (most recent call last):
             ...
-        sharpmax._extras.MissingExtra: a figure needs plotter, which is not installed: ...
+        sharpmax._extras.MissingExtraError: a figure needs plotter, which is not installed: ...
     """
     try:
         return importlib.import_module(module)
@@ -70,7 +72,7 @@ def require(module: str, *, extra: str, what: str) -> ModuleType:
         parents = {".".join(module.split(".")[:end]) for end in range(1, module.count(".") + 2)}
         if error.name not in parents:
             raise
-        raise MissingExtra(module, extra, what) from error
+        raise MissingExtraError(module, extra, what) from error
 
 
 def available(module: str) -> bool:

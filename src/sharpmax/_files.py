@@ -12,16 +12,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sharpmax._errors import SharpmaxError
 from sharpmax._version import __version__
 
-__all__ = ["DamagedFile", "Refused", "read_sealed", "versions", "write_json", "write_sealed"]
+__all__ = [
+    "DamagedFileError",
+    "RefusedError",
+    "read_sealed",
+    "versions",
+    "write_json",
+    "write_sealed",
+]
 
 
-class Refused(ValueError):
+class RefusedError(SharpmaxError, ValueError):
     """Files or settings are not what they would have to be; the message says what to do."""
 
 
-class DamagedFile(Refused):
+class DamagedFileError(RefusedError):
     """A file is cut off, was edited, or is not what it was taken for."""
 
 
@@ -120,24 +128,24 @@ def read_sealed(path: str | Path, kind: str) -> dict[str, Any]:
         The data by name.
 
     Raises:
-        DamagedFile: The file is cut off, was edited, or holds results of another kind.
+        DamagedFileError: The file is cut off, was edited, or holds results of another kind.
     """
     text = Path(path).read_text(encoding="utf-8")
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
-        raise DamagedFile(
+        raise DamagedFileError(
             f"{path}: cut off or damaged ({error}); copy it again, or run the command that made it "
             "again"
         ) from None
     if not isinstance(content, dict) or content.get("kind") != kind:
         found = content.get("kind") if isinstance(content, dict) else type(content).__name__
-        raise DamagedFile(
+        raise DamagedFileError(
             f"{path}: expected a file of kind {kind!r}, got {found!r}; give another file, or, if "
             "another version of sharpmax wrote it, use that one"
         )
     if content.pop("seal", None) != _seal(content):
-        raise DamagedFile(
+        raise DamagedFileError(
             f"{path}: the file was changed after it was written, so its figures are not those that "
             "were measured; run the command that made it again"
         )

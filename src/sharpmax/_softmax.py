@@ -31,8 +31,8 @@ def softmax(
 
     Example:
         >>> import numpy as np
-        >>> from sharpmax.policies import Fixed
-        >>> softmax(np.array([0.0, np.log(2.0)]), Fixed(theta=0.5)).round(3).tolist()
+        >>> from sharpmax.policies import Constant
+        >>> softmax(np.array([0.0, np.log(2.0)]), Constant(2.0)).round(3).tolist()
         [0.2, 0.8]
     """
     rows = Rows(logits, axis, where)

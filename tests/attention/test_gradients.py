@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 import sharpmax
 from attention_cases import POLICIES, Case, cases
 from sharpmax.policies import (
+    Constant,
     EntropyTarget,
     Exponential,
-    Fitted,
-    Fixed,
     Hard,
     LogLength,
+    Monotone,
     Policy,
     Polynomial,
 )
@@ -42,7 +42,7 @@ def test_gradcheck(policy: Policy, detach: bool) -> None:
             enable_gqa=True, detach_temperature=detach,
         )  # fmt: skip
 
-    if detach and not isinstance(policy, Fixed | Hard):
+    if detach and not isinstance(policy, Constant | Hard):
         # Finite differences see the temperature move; the specification knows it is held.
         _compare_with_reference(
             Case(query, key, value, policy, {"mask": bias, "sink": sink, "softcap": 3.0}),
@@ -65,11 +65,11 @@ def test_gradcheck(policy: Policy, detach: bool) -> None:
     [
         lambda p: Exponential(p.abs()),
         lambda p: Exponential(0.5, strength=p.abs()),
-        lambda p: Fixed(p.abs() + 0.2),
+        lambda p: Constant(1 / (p.abs() + 0.2)),
         lambda p: LogLength(p.abs() + 1.0),
         lambda p: EntropyTarget(0.5 + 0.2 * p.abs()),
         lambda p: Polynomial(torch.stack([p[0] * 0 + 1.0, p[1]]), threshold=0.1),
-        lambda p: Fitted(
+        lambda p: Monotone(
             torch.stack([0.2 * p.abs() + 0.1, 0.2 * p.abs() + 1.0], -1),
             torch.stack([0 * p + 1.0, p.abs() + 1.5], -1),
         ),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sharpmax.cli import main
-from sharpmax.lab.calibration.evaluation import Evaluation
-from sharpmax.lab.calibration.study import Study
 from sharpmax.models import Calibration
+from sharpmax.models._evaluation.evaluation import Evaluation
+from sharpmax.models._evaluation.study import Study
 from tiny_models import others, save, save_llama
 
 SMALL = [
@@ -184,7 +184,7 @@ def test_the_text_of_the_package_serves_without_another(
         seen["texts"] = arguments[4]
         raise ValueError("enough")
 
-    monkeypatch.setattr("sharpmax.lab.calibration.study.Study.fit", stop)
+    monkeypatch.setattr("sharpmax.models._evaluation.study.Study.fit", stop)
     assert _run(model, *SMALL[2:]) == 1
     assert len(seen["texts"].test) == 1
     assert "def " in seen["texts"].test[0]

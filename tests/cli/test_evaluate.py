@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from sharpmax.cli import main
-from sharpmax.lab.calibration.evaluation import Evaluation
 from sharpmax.models import Calibration, load_model
-from sharpmax.policies import Fixed
+from sharpmax.models._evaluation.evaluation import Evaluation
+from sharpmax.policies import Constant
 from tiny_models import others, save, save_llama
 
 SMALL = [
@@ -32,7 +32,7 @@ def _in_a_folder_with_files(
     Path("book.txt").write_text(book, encoding="utf-8")
     Path("short.txt").write_text("To be, or not to be?", encoding="utf-8")
     loaded, _ = load_model(model)
-    Calibration.of(loaded, {1: Fixed([0.5, 1.0, 1.0, 0.9])}).save("warm.json")
+    Calibration.of(loaded, {1: Constant([2.0, 1.0, 1.0, 1.1111111111111112])}).save("warm.json")
     Calibration.of(loaded, {}, gains={0: [1.5, 1.0, 1.0, 1.0]}).save("loud.json")
     whole = Path("warm.json").read_text(encoding="utf-8")
     Path("cut.json").write_text(whole[:-30], encoding="utf-8")

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import sharpmax
 from model_families import BY_NAME
-from sharpmax.models import Calibration, CannotSharpen, Splits, Window, answer, calibrate
+from sharpmax.models import Calibration, CannotSharpenError, Splits, Window, answer, calibrate
 from sharpmax.models._calibrate import Stage, references
 from sharpmax.models._fit import Part
 from sharpmax.models._layers import attention_layers
@@ -180,7 +180,7 @@ def test_it_is_left_as_it_was_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="no"):
         calibrate(model, _windows(), fails, tolerance=float("inf"))
     assert model.config._attn_implementation == "sdpa"
-    sharpmax.sharpen(model, sharpmax.policies.Fixed(0.5)).restore()
+    sharpmax.sharpen(model, sharpmax.policies.Constant(2.0)).restore()
 
 
 def test_the_reference_of_the_entropy_is_that_of_the_model() -> None:
@@ -313,7 +313,7 @@ def test_only_what_is_measured_by_tokens_needs_a_causal_language_model() -> None
     found = calibrate(encoder, _windows(), length, **options)
     assert found.objective == "length"
     for objective, text in (("text", None), ("answers", None), (length, _windows())):
-        with pytest.raises(CannotSharpen, match="BertModel: expected a causal language model"):
+        with pytest.raises(CannotSharpenError, match="BertModel: expected a causal language model"):
             calibrate(encoder, _windows(), objective, text=text, **options)
 
 

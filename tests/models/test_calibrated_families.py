@@ -9,7 +9,7 @@ import torch
 
 from sharpmax.models._families import FAMILIES, Family
 from sharpmax.models._layers import Layer
-from sharpmax.policies import Exponential, Fixed
+from sharpmax.policies import Constant, Exponential
 
 
 def _layer(index: int, heads: int | None) -> Layer:
@@ -38,7 +38,7 @@ def test_numbers_go_to_their_heads() -> None:
     rules = _family("constant+gain", flatten=True).rules(numbers)
     assert rules[0].is_stock
     policy = rules[3].policy
-    assert isinstance(policy, Fixed)
+    assert isinstance(policy, Constant)
     torch.testing.assert_close(1 / torch.as_tensor(policy.theta), numbers[0, 2:].exp())
     assert rules[3].gain is not None
     torch.testing.assert_close(rules[3].gain, numbers[1, 2:].exp())

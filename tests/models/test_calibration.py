@@ -10,10 +10,10 @@ import torch
 import sharpmax
 from model_families import BY_NAME, result, shared
 from sharpmax._files import write_sealed
-from sharpmax.models import Calibration, DamagedFile, LayerCalibration, OtherModel
+from sharpmax.models import Calibration, DamagedFileError, LayerCalibration, OtherModelError
 from sharpmax.models._calibration import FORMAT
 from sharpmax.models._rule import changed
-from sharpmax.policies import Exponential, Fixed, Hard, Identity
+from sharpmax.policies import Constant, Exponential, Hard, Identity
 
 LLAMA = BY_NAME["llama"]
 PER_HEAD = Exponential([0.5, 0.6, 0.7, 0.8], strength=[1.0, 0.0, 1.0, 0.5])
@@ -107,9 +107,9 @@ def test_a_summary_tells_what_changes() -> None:
     [
         (None, None, 0),
         (Identity(), None, 0),
-        (Fixed(0.5), None, 4),
-        (Fixed([0.5, 1.0, 1.0005, 2.0]), None, 2),
-        (Fixed([0.5, 1.0, 1.0, 1.0]), [1.0, 1.0, 1.0, 0.9], 2),
+        (Constant(2.0), None, 4),
+        (Constant([2.0, 1.0, 0.9995002498750625, 0.5]), None, 2),
+        (Constant([2.0, 1.0, 1.0, 1.0]), [1.0, 1.0, 1.0, 0.9], 2),
         (Exponential(1.0, strength=[0.0, 1e-4, 0.0, 1.0]), None, 2),
         (Exponential(1.0, strength=torch.ones(4, requires_grad=True)), None, 4),
         (Hard(), None, 4),
@@ -121,11 +121,11 @@ def test_heads_that_are_left_alone_do_not_count(policy: Any, gain: Any, expected
 
 def test_other_models_are_refused() -> None:
     calibration = made()
-    with pytest.raises(OtherModel, match=r"type 'llama' .*got 'qwen2'.*; give the model"):
+    with pytest.raises(OtherModelError, match=r"type 'llama' .*got 'qwen2'.*; give the model"):
         sharpmax.sharpen(shared("qwen2"), calibration)
-    with pytest.raises(OtherModel, match="2 attention layers, LlamaForCausalLM has 3; give"):
+    with pytest.raises(OtherModelError, match="2 attention layers, LlamaForCausalLM has 3; give"):
         calibration.check(LLAMA.build(num_hidden_layers=3))
-    with pytest.raises(OtherModel, match="in layer 0, LlamaForCausalLM has 8; give the model"):
+    with pytest.raises(OtherModelError, match="in layer 0, LlamaForCausalLM has 8; give the model"):
         calibration.check(LLAMA.build(num_attention_heads=8))
     # The same layers behind another head of the model.
     calibration.check(shared("llama").model)
@@ -158,12 +158,14 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         (text.replace(FORMAT, "sharpmax calibration 9"), "file of kind .*; give another"),
     ]:
         path.write_text(damaged, "utf-8")
-        with pytest.raises(DamagedFile, match=said):
+        with pytest.raises(DamagedFileError, match=said):
             Calibration.load(path)
     # Sealed, but by something that writes other fields or policies.
     for change in ({"layers": [{"index": 0}]}, {"new": 1}, {"head_counts": []}):
         write_sealed(path, FORMAT, made().to_dict() | change)
-        with pytest.raises(DamagedFile, match=r"not a calibration .*; calibrate the model again"):
+        with pytest.raises(
+            DamagedFileError, match=r"not a calibration .*; calibrate the model again"
+        ):
             Calibration.load(path)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import sharpmax
 from model_families import BY_NAME, DECODERS, TINY, VOCABULARY, indexed, result, shared
-from sharpmax.models import CannotSharpen, Diagnosis, HeadRecord
+from sharpmax.models import CannotSharpenError, Diagnosis, HeadRecord
 from sharpmax.models._diagnose import SHORTEST
 from sharpmax.models._door import ATTRIBUTE, NAMES
 from sharpmax.models._meter import Meter, rows_of
@@ -176,7 +176,7 @@ def test_an_encoder_takes_a_pass_a_length(monkeypatch: pytest.MonkeyPatch) -> No
     passes: list[tuple[int, ...]] = []
     monkeypatch.setattr(Meter, "begin", lambda _, prefixes: passes.append(tuple(prefixes)))
     monkeypatch.setattr(Meter, "observe", lambda *_: None)
-    with pytest.raises(CannotSharpen, match="the tokens passed through no attention layer"):
+    with pytest.raises(CannotSharpenError, match="the tokens passed through no attention layer"):
         sharpmax.diagnose(shared("bert"), tokens(), LENGTHS)
     assert passes == [(length,) for length in LENGTHS]
 
@@ -497,9 +497,9 @@ def test_models_that_cannot_be_measured() -> None:
     with pytest.raises(TypeError, match="model: expected a model of transformers"):
         sharpmax.diagnose(torch.nn.Linear(2, 2), tokens(), LENGTHS)
     mamba = hf.MambaConfig(vocab_size=48, hidden_size=8, num_hidden_layers=1, state_size=2)
-    with pytest.raises(CannotSharpen, match=r"no attention layer in it.*; give a model with"):
+    with pytest.raises(CannotSharpenError, match=r"no attention layer in it.*; give a model with"):
         sharpmax.diagnose(hf.MambaModel(mamba), tokens(), LENGTHS)
-    with pytest.raises(CannotSharpen, match="tells its attention which keys to take"):
+    with pytest.raises(CannotSharpenError, match="tells its attention which keys to take"):
         sharpmax.diagnose(indexed(), tokens(), LENGTHS)
     with pytest.raises(NotImplementedError, match="reads two sequences; diagnose its get_encoder"):
         sharpmax.diagnose(shared("t5"), tokens(), LENGTHS)
@@ -508,7 +508,7 @@ def test_models_that_cannot_be_measured() -> None:
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**TINY))
     with (
         sharpmax.sharpen(model, sharpmax.policies.Paper()),
-        pytest.raises(CannotSharpen, match="is sharpened already"),
+        pytest.raises(CannotSharpenError, match="is sharpened already"),
     ):
         sharpmax.diagnose(model, tokens(vocabulary=32), LENGTHS)
 

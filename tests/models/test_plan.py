@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from model_families import BY_NAME, shared
-from sharpmax.models import CannotSharpen
+from sharpmax.models import CannotSharpenError
 from sharpmax.models._layers import attention_layers
 from sharpmax.models._plan import plan
-from sharpmax.policies import Exponential, Fixed, Identity, Policy
+from sharpmax.policies import Constant, Exponential, Identity, Policy
 
 POLICY = Exponential(1.0)
 
@@ -31,7 +31,7 @@ def test_layers_by_index_name_and_kind() -> None:
 
 
 def test_a_mapping_of_layers() -> None:
-    other = Fixed(0.5)
+    other = Constant(2.0)
     assert policies("llama", {0: POLICY}) == [POLICY, None]
     assert policies("llama", {0: POLICY, 1: Identity()}) == [POLICY, None]
     assert policies("gemma2", {"global": POLICY, 0: other}) == [other, POLICY]
@@ -69,5 +69,7 @@ def test_a_closed_layer_that_is_asked_for_is_refused() -> None:
     assert sorted(plan(layers, POLICY, None, None)) == [0, 1]
     assert sorted(plan(layers, {"encoder": POLICY}, None, None)) == [0, 1]
     for arguments in ((POLICY, [2]), ({2: POLICY}, None), ({"head.attention": POLICY}, None)):
-        with pytest.raises(CannotSharpen, match=r"head.attention: MultiheadAttention computes"):
+        with pytest.raises(
+            CannotSharpenError, match=r"head.attention: MultiheadAttention computes"
+        ):
             plan(layers, *arguments, None)

@@ -11,7 +11,7 @@ import torch
 import sharpmax
 from model_families import BY_NAME, result, shared
 from sharpmax._statistics import RowStatistics
-from sharpmax.models import CannotSharpen, Recorder, record
+from sharpmax.models import CannotSharpenError, Recorder, record
 from sharpmax.models._door import ATTRIBUTE
 from sharpmax.policies import Exponential
 
@@ -65,6 +65,6 @@ def test_what_cannot_be_recorded_is_refused() -> None:
         record(model, wrong)
     with (
         sharpmax.sharpen(model, Exponential(1.0)),
-        pytest.raises(CannotSharpen, match="is sharpened already"),
+        pytest.raises(CannotSharpenError, match="is sharpened already"),
     ):
         record(model, Rows())

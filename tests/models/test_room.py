@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import sharpmax
-from sharpmax import MissingExtra, models
+from sharpmax import MissingExtraError, models
 
 
 @pytest.mark.parametrize("name", ["models", "sharpen"])
@@ -17,7 +17,7 @@ def test_without_transformers_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.delitem(sharpmax.__dict__, name, raising=False)
-    with pytest.raises(MissingExtra, match=r"sharpmax\[models\]"):
+    with pytest.raises(MissingExtraError, match=r"sharpmax\[models\]"):
         getattr(sharpmax, name)
 
 

@@ -7,13 +7,13 @@ import torch
 import sharpmax
 from sharpmax.models._rule import Rule
 from sharpmax.policies import (
+    Constant,
     EntropyTarget,
     Exponential,
-    Fitted,
-    Fixed,
     Hard,
     Identity,
     LogLength,
+    Monotone,
     Paper,
     Policy,
     Polynomial,
@@ -23,11 +23,11 @@ SWITCHED = [
     EntropyTarget(target=0.5),
     EntropyTarget(target=[0.5, 0.6, 0.7]),
     Exponential(reference=0.5, strength=[1.0, 0.5, 2.0]),
-    Fixed(theta=0.5),
+    Constant(2.0),
     LogLength(scale=2.0),
     Polynomial((1.0, 1.0), threshold=[0.1, 0.2, 0.3]),
 ]
-BESIDE = [Hard(), Paper(warn=False), Fitted((0.5, 1.0), (1.0, 3.0))]
+BESIDE = [Hard(), Paper(warn=False), Monotone((0.5, 1.0), (1.0, 3.0))]
 
 
 def betas(policy: Policy) -> torch.Tensor:
@@ -67,14 +67,14 @@ def test_a_parameter_that_learns_goes_on_learning() -> None:
 
 def test_a_part_of_the_heads() -> None:
     rule = Rule.make(
-        Fitted(np.arange(8.0).reshape(4, 2), np.ones((4, 2))), count=4, gain=range(4)
+        Monotone(np.arange(8.0).reshape(4, 2), np.ones((4, 2))), count=4, gain=range(4)
     ).part(1, 3)
-    assert isinstance(rule.policy, Fitted)
+    assert isinstance(rule.policy, Monotone)
     assert rule.policy.entropies.tolist() == [[2.0, 3.0], [4.0, 5.0]]
     assert rule.gain is not None
     assert rule.gain.tolist() == [1.0, 2.0]
     # What is not over heads stays whole, even if it has as many entries as there are heads.
-    knots = Fitted((0.0, 1.0, 2.0, 3.0), (1.0, 1.0, 2.0, 3.0))
+    knots = Monotone((0.0, 1.0, 2.0, 3.0), (1.0, 1.0, 2.0, 3.0))
     assert Rule.make(knots, count=4).part(0, 2).policy == knots
     polynomial = Polynomial((1.0, 2.0, 3.0, 4.0), threshold=[0.1, 0.2, 0.3, 0.4])
     part = Rule.make(polynomial, count=4).part(2, 4).policy

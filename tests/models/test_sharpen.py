@@ -11,7 +11,7 @@ from transformers import CompileConfig, PreTrainedModel
 
 import sharpmax
 from model_families import BY_NAME, indexed, result, shared
-from sharpmax.models import CannotSharpen
+from sharpmax.models import CannotSharpenError
 from sharpmax.models._door import NAME
 from sharpmax.policies import EntropyTarget, Exponential, Hard, Identity
 
@@ -62,7 +62,7 @@ def test_a_model_is_sharpened_once() -> None:
     model = fresh()
     with sharpmax.sharpen(model, POLICY):
         for each in (model, model.model):
-            with pytest.raises(CannotSharpen, match="is sharpened already"):
+            with pytest.raises(CannotSharpenError, match="is sharpened already"):
                 sharpmax.sharpen(each, POLICY)
     sharpmax.sharpen(model.model, POLICY).restore()
 
@@ -75,14 +75,14 @@ def test_models_that_cannot_be_sharpened_are_refused() -> None:
         (hf.BloomModel(bloom), "BloomModel: no attention layer can be reached.*BloomAttention"),
         (indexed(), r"layers.0.self_attn tells its attention which keys to take \(indices=\)"),
     ]:
-        with pytest.raises(CannotSharpen, match=said):
+        with pytest.raises(CannotSharpenError, match=said):
             sharpmax.sharpen(model, POLICY)
     with pytest.raises(TypeError, match=r"model: expected a model of .*, got Linear with 0"):
         sharpmax.sharpen(torch.nn.Linear(2, 2), POLICY)
     pair = torch.nn.ModuleList([shared("llama"), shared("qwen2")])
     with pytest.raises(TypeError, match="got ModuleList with 2"):
         sharpmax.sharpen(pair, POLICY)
-    with pytest.raises(CannotSharpen, match="no layer and head is left"):
+    with pytest.raises(CannotSharpenError, match="no layer and head is left"):
         sharpmax.sharpen(shared("llama"), POLICY, layers="sliding")
 
 

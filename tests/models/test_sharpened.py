@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 import sharpmax
 from model_families import BY_NAME, TINY, result
-from sharpmax.models import CannotSharpen
+from sharpmax.models import CannotSharpenError
 from sharpmax.models._door import ATTRIBUTE, MASKED, NAME, STOCK
 from sharpmax.models._sharpened import NOT_CALLED
 from sharpmax.policies import Exponential, Hard, Identity, Paper
@@ -124,7 +124,7 @@ def test_disabled_after_restore_stays_restored() -> None:
 def test_disabled_gives_way_to_nobody() -> None:
     model = fresh()
     sharpened = sharpmax.sharpen(model, POLICY)
-    with pytest.raises(CannotSharpen, match="is sharpened already"), sharpened.disabled():
+    with pytest.raises(CannotSharpenError, match="is sharpened already"), sharpened.disabled():
         other = sharpmax.sharpen(model, Hard())
     assert not sharpened.active
     assert [row.policy for row in other.status()] == [Hard(), Hard()]
@@ -137,7 +137,9 @@ def test_disabled_gives_way_to_nobody() -> None:
 def test_nothing_changed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh()
     monkeypatch.setattr(model, "set_attn_implementation", lambda _: None)
-    with pytest.raises(CannotSharpen, match=r"nothing was changed\. model.layers.0.self_attn: its"):
+    with pytest.raises(
+        CannotSharpenError, match=r"nothing was changed\. model.layers.0.self_attn: its"
+    ):
         sharpmax.sharpen(model, POLICY)
     assert not any(ATTRIBUTE in module.__dict__ for module in model.modules())
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sharpmax.nn import SharpAttention
-from sharpmax.policies import Exponential, Fixed
+from sharpmax.policies import Constant, Exponential
 
 WIDTH, HEADS = 24, 3
 
@@ -93,7 +93,7 @@ def test_causal_hint() -> None:
 def test_the_policy_counts_and_is_per_head() -> None:
     stock, ours = pair(batch_first=True)
     x = torch.randn(2, 6, WIDTH)
-    ours.policy = Fixed([1.0, 0.1, 1.0])
+    ours.policy = Constant([1.0, 10.0, 1.0])
     _, plain = stock(x, x, x, average_attn_weights=False)
     _, sharp = ours(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(sharp[:, [0, 2]], plain[:, [0, 2]])
@@ -106,11 +106,11 @@ def test_inside_pytorchs_encoder_the_policy_is_not_passed_by() -> None:
     x = torch.randn(2, 6, WIDTH)
     with torch.no_grad():
         plain = layer(x)
-        sharp = SharpAttention(WIDTH, HEADS, batch_first=True, policy=Fixed(0.01))
+        sharp = SharpAttention(WIDTH, HEADS, batch_first=True, policy=Constant(100.0))
         sharp.load_state_dict(layer.self_attn.state_dict())
         layer.self_attn = sharp.eval()
         assert (layer(x) - plain).abs().max() > 1e-3
-        sharp.policy = Fixed(1.0)
+        sharp.policy = Constant(1.0)
         torch.testing.assert_close(layer(x), plain)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sharpmax import MissingExtra, _extras
+from sharpmax import MissingExtraError, _extras
 from sharpmax.normalisers import Entmax, Sparsemax, _entmax
 
 LOGITS = 2.0 * torch.randn(6, 30, generator=torch.Generator().manual_seed(0))
@@ -51,9 +51,11 @@ def test_gradient(alpha: float) -> None:
 
 def test_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(module: str, *, extra: str, what: str) -> None:
-        raise MissingExtra(module, extra, what)
+        raise MissingExtraError(module, extra, what)
 
     assert _entmax.require is _extras.require
     monkeypatch.setattr(_entmax, "require", missing)
-    with pytest.raises(MissingExtra, match=r"normalisers.Sparsemax needs entmax.*sharpmax\[lab\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"normalisers.Sparsemax needs entmax.*sharpmax\[entmax\]"
+    ):
         Sparsemax()

@@ -17,13 +17,13 @@ import sharpmax
 from frameworks import Framework
 from sharpmax import policies
 from sharpmax.policies import (
+    Constant,
     EntropyTarget,
     Exponential,
-    Fitted,
-    Fixed,
     Hard,
     Identity,
     LogLength,
+    Monotone,
     Paper,
     Policy,
     Polynomial,
@@ -39,10 +39,10 @@ ALL = [
     EntropyTarget(target=0.7),
     LogLength(),
     LogLength(scale=1.5, train_length=4),
-    Fixed(theta=0.5),
+    Constant(2.0),
     Hard(),
-    Fitted((0.5, 1.0, 2.0), (1.0, 1.5, 4.0)),
-    Fitted((0.5, 1.0), (1.2, 1.5), outside="constant"),
+    Monotone((0.5, 1.0, 2.0), (1.0, 1.5, 4.0)),
+    Monotone((0.5, 1.0), (1.2, 1.5), outside="constant"),
 ]
 """At least one of each kind; a test below sees to it."""
 PER_HEAD = [
@@ -50,9 +50,9 @@ PER_HEAD = [
     Exponential(reference=0.2, strength=[0.0, 0.5, 1.0]),
     EntropyTarget(target=[0.2, 0.9, 1.5]),
     LogLength(scale=[0.5, 1.0, 2.0]),
-    Fixed(theta=[0.25, 0.5, 1.0]),
+    Constant([4.0, 2.0, 1.0]),
     Polynomial((2.0, 0.0), threshold=[0.2, 0.9, 1.5]),
-    Fitted([[0.5, 1.0]] * 3, [[1.0, 1.5], [1.0, 2.0], [1.0, 3.0]]),
+    Monotone([[0.5, 1.0]] * 3, [[1.0, 1.5], [1.0, 2.0], [1.0, 3.0]]),
 ]
 
 every_policy = pytest.mark.parametrize("policy", ALL, ids=repr)
@@ -233,17 +233,25 @@ def test_parameters_receive_gradients() -> None:
         (lambda: Exponential(1.0, strength=-1), ValueError, r"Exponential.strength"),
         (lambda: EntropyTarget(-0.1), ValueError, r"EntropyTarget.target: .*at least 0"),
         (lambda: EntropyTarget(1.0, limit=0.5), ValueError, r"EntropyTarget.limit: .*at least 1"),
-        (lambda: Fixed(0.0), ValueError, r"Fixed.theta: .*above 0, got 0"),
+        (lambda: Constant(0.0), ValueError, r"Constant.beta: .*above 0, got 0"),
         (lambda: LogLength(train_length=1), ValueError, r"LogLength.train_length: .*above 1"),
         (lambda: LogLength(train_length="8"), TypeError, r"LogLength.train_length"),
         (lambda: Polynomial(()), ValueError, r"Polynomial.coefficients"),
         (lambda: Polynomial(1.0), ValueError, r"Polynomial.coefficients"),
-        (lambda: Fitted((1.0, 1.0), (1.0, 2.0)), ValueError, r"Fitted.entropies: .*rising"),
-        (lambda: Fitted((1.0, 2.0), (2.0, 1.0)), ValueError, r"Fitted.inverse_temp.*never fall"),
-        (lambda: Fitted((1.0, 2.0), (0.5, 1.0)), ValueError, r"Fitted.inverse_temp.*at least 1"),
-        (lambda: Fitted((1.0, 2.0), (1.0,)), ValueError, r"Fitted: .*got 1 and 2"),
-        (lambda: Fitted(1.0, 1.0), ValueError, r"Fitted.entropies: .*got a number"),
-        (lambda: Fitted((1.0,), (1.0,), outside="x"), ValueError, r"Fitted.outside: .*'x'"),
+        (lambda: Monotone((1.0, 1.0), (1.0, 2.0)), ValueError, r"Monotone.entropies: .*rising"),
+        (
+            lambda: Monotone((1.0, 2.0), (2.0, 1.0)),
+            ValueError,
+            r"Monotone.inverse_temp.*never fall",
+        ),
+        (
+            lambda: Monotone((1.0, 2.0), (0.5, 1.0)),
+            ValueError,
+            r"Monotone.inverse_temp.*at least 1",
+        ),
+        (lambda: Monotone((1.0, 2.0), (1.0,)), ValueError, r"Monotone: .*got 1 and 2"),
+        (lambda: Monotone(1.0, 1.0), ValueError, r"Monotone.entropies: .*got a number"),
+        (lambda: Monotone((1.0,), (1.0,), outside="x"), ValueError, r"Monotone.outside: .*'x'"),
     ],
 )
 def test_construction_is_checked(make, error, message) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sharpmax
-from sharpmax.policies import Exponential, Fitted, Fixed, Hard, LogLength, fit
+from sharpmax.policies import Constant, Exponential, Hard, LogLength, Monotone, fit
 
 
 def beta_at(policy, entropy: float) -> float:
@@ -32,26 +32,26 @@ def test_log_length_counts_visible_keys() -> None:
 
 
 def test_fixed_flattens_when_asked() -> None:
-    assert float(sharpmax.inverse_temperature(np.zeros(3), Fixed(theta=4.0))) == 0.25
+    assert float(sharpmax.inverse_temperature(np.zeros(3), Constant(0.25))) == 0.25
 
 
 def test_hard_is_the_limit_of_fixed() -> None:
     logits = np.array([0.3, 1.0, 0.99, 1.0])
     np.testing.assert_allclose(
-        sharpmax.softmax(logits, Hard()), sharpmax.softmax(logits, Fixed(1e-5)), atol=1e-12
+        sharpmax.softmax(logits, Hard()), sharpmax.softmax(logits, Constant(1e5)), atol=1e-12
     )
 
 
 def test_fitted_between_and_outside_its_knots() -> None:
     knots, betas = np.log([10, 100, 1000]), np.array([1.5, 2.0, 6.0])
-    curve = Fitted(knots, betas)
+    curve = Monotone(knots, betas)
     for knot, beta in zip(knots, betas, strict=True):
         assert beta_at(curve, knot) == pytest.approx(beta)
     middle = float(np.exp(np.interp(np.log(50), knots, np.log(betas))))
     assert beta_at(curve, np.log(50)) == pytest.approx(middle)
     assert beta_at(curve, np.log(2)) == pytest.approx(1.5)
     assert beta_at(curve, np.log(3000)) == pytest.approx(18.0)
-    assert beta_at(Fitted(knots, betas, outside="constant"), np.log(3000)) == pytest.approx(6.0)
+    assert beta_at(Monotone(knots, betas, outside="constant"), np.log(3000)) == pytest.approx(6.0)
 
 
 def test_fit_finds_the_law_behind_noisy_pairs() -> None:

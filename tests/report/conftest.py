@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import sharpmax
+from experiments.max_retrieval.records import Group, Record, Table, WeightsKind
 from sharpmax import policies
-from sharpmax.lab.max_retrieval.records import Group, Record, Table, WeightsKind
 
 CLASSES = 10
 REFERENCE = 0.6
@@ -21,8 +21,8 @@ METHODS: dict[str, policies.Policy | None] = {
     "exponential": policies.Exponential(REFERENCE),
     "entropy-target": policies.EntropyTarget(REFERENCE),
     "log-length": policies.LogLength(1.0, 16.0),
-    "fixed-2": policies.Fixed(1 / 2),
-    "fixed-16": policies.Fixed(1 / 16),
+    "fixed-2": policies.Constant(2.0),
+    "fixed-16": policies.Constant(16.0),
     "hard": policies.Hard(),
 }
 

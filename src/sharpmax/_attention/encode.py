@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import (
+    Constant,
     EntropyTarget,
     Exponential,
-    Fitted,
-    Fixed,
     Hard,
     Identity,
     LogLength,
+    Monotone,
     Paper,
     Policy,
     Polynomial,
@@ -52,7 +52,7 @@ def _exponential(policy: Exponential) -> list[Any]:
     return [0.0, policy.reference, policy.strength, math.inf]
 
 
-def _fitted(policy: Fitted) -> list[Any]:
+def _fitted(policy: Monotone) -> list[Any]:
     start, ramps = policy.ramps(like=torch.zeros((), dtype=torch.float64))
     columns = [start]
     for knot, slope, width in ramps:
@@ -66,9 +66,9 @@ def _polynomial(policy: Polynomial) -> list[Any]:
 
 _FORMS: dict[type[Policy], tuple[Form, Callable[[Any], list[Any]]]] = {
     Identity: (Form.CONSTANT, lambda _: [1.0]),
-    Fixed: (Form.CONSTANT, lambda policy: [1.0 / policy.theta]),
+    Constant: (Form.CONSTANT, lambda policy: [policy.beta]),
     Exponential: (Form.RAMPS, _exponential),
-    Fitted: (Form.RAMPS, _fitted),
+    Monotone: (Form.RAMPS, _fitted),
     Polynomial: (Form.POLYNOMIAL, _polynomial),
     Paper: (Form.POLYNOMIAL, lambda p: [p.THRESHOLD, p.GUARD, *p.COEFFICIENTS]),
     LogLength: (Form.LENGTH, lambda policy: [policy.scale / policy.unit]),

@@ -8,15 +8,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sharpmax._extras import MissingExtra
-from sharpmax._files import Refused
+from sharpmax._extras import MissingExtraError
+from sharpmax._files import RefusedError
 from sharpmax._version import __version__
-from sharpmax.cli.bench import bench
 from sharpmax.cli.calibrate import calibrate
-from sharpmax.cli.demo import demo
 from sharpmax.cli.diagnose import diagnose
 from sharpmax.cli.evaluate import evaluate
-from sharpmax.cli.reproduce import reproduce
 from sharpmax.cli.theory import theory
 
 __all__ = ["app", "main"]
@@ -33,12 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(calibrate)
-app.command()(demo)
 app.command()(diagnose)
 app.command()(evaluate)
 app.command()(theory)
-app.add_typer(bench)
-app.add_typer(reproduce)
 
 
 def _print_version(asked: bool) -> None:
@@ -79,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except _ParserError as error:
         # Without arguments the parser has shown the help, and its error says nothing more.
         _fail(error.format_message(), error.exit_code)  # type: ignore[attr-defined]
-    except (MissingExtra, Refused) as error:
+    except (MissingExtraError, RefusedError) as error:
         _fail(str(error), 1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -14,10 +14,10 @@ from sharpmax.cli._progress import quiet
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sharpmax.lab.calibration.arms import Change
-    from sharpmax.lab.calibration.cells import Cell
-    from sharpmax.lab.calibration.evaluation import Evaluation
     from sharpmax.models import Calibration, Stage
+    from sharpmax.models._evaluation.arms import Change
+    from sharpmax.models._evaluation.cells import Cell
+    from sharpmax.models._evaluation.evaluation import Evaluation
 
 __all__ = ["going_on", "load", "report", "said", "say", "watch_cells", "watch_fit"]
 
@@ -42,14 +42,14 @@ def going_on(console: Console, folder: Path) -> Iterator[None]:
 @contextmanager
 def said() -> Iterator[None]:
     """What does not fit together is said in a line."""
-    from sharpmax._files import Refused
+    from sharpmax._files import RefusedError
 
     try:
         yield
-    except Refused:
+    except RefusedError:
         raise
     except (NotImplementedError, ValueError) as error:
-        raise Refused(str(error)) from None
+        raise RefusedError(str(error)) from None
 
 
 @contextmanager
@@ -174,10 +174,10 @@ def report(
     console: Console, folder: Path, evaluation: Evaluation, calibrations: Mapping[str, Calibration]
 ) -> None:
     """Print the verdict and the tables, and write the report."""
-    from sharpmax.lab.calibration.verdict import judge
-    from sharpmax.report._calibration_text import verdict_sentence
-    from sharpmax.report.calibration import means_table, summary_table
-    from sharpmax.report.calibration_page import write_calibration_report
+    from sharpmax.models._evaluation.verdict import judge
+    from sharpmax.report.calibration.page import write_calibration_report
+    from sharpmax.report.calibration.tables import means_table, summary_table
+    from sharpmax.report.calibration.text import verdict_sentence
 
     with console.status("Drawing"):
         written = write_calibration_report(folder, evaluation, calibrations)

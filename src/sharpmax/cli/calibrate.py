@@ -131,7 +131,7 @@ def calibrate(
     evaluation.json, report.html, table.md and pictures. A run that was stopped goes on with
     --resume.
     """
-    require("matplotlib", extra="lab", what="sharpmax calibrate")
+    require("matplotlib", extra="report", what="sharpmax calibrate")
     require("transformers", extra="models", what="sharpmax calibrate")
     chosen_lengths = numbers("--lengths", lengths)
     further = numbers("--evaluate-lengths", evaluate_lengths)
@@ -143,10 +143,10 @@ def calibrate(
     # Imported when the command runs, so that --help answers at once.
     from rich.console import Console
 
-    from sharpmax.lab.calibration import evaluation as measuring
-    from sharpmax.lab.calibration.cells import TASKS, cells_of
-    from sharpmax.lab.calibration.study import Settings, Study, check_parts, split_texts
     from sharpmax.models import Splits
+    from sharpmax.models._evaluation import evaluation as measuring
+    from sharpmax.models._evaluation.cells import TASKS, cells_of
+    from sharpmax.models._evaluation.study import Settings, Study, check_parts, split_texts
     from sharpmax.models._families import FAMILIES
 
     fitted = names("--tasks", tasks, TASKS)

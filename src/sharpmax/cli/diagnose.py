@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sharpmax._extras import require
-from sharpmax._files import Refused
+from sharpmax._files import RefusedError
 from sharpmax.cli._inputs import Dtype, Model, numbers
 from sharpmax.cli._watch import load
 
@@ -81,7 +81,7 @@ def diagnose(
     length, the lengths that the lemma names, and what to do next. Ctrl-C ends the measurement and
     reports on what is done, also within the first input.
     """
-    require("matplotlib", extra="lab", what="sharpmax diagnose")
+    require("matplotlib", extra="report", what="sharpmax diagnose")
     require("transformers", extra="models", what="sharpmax diagnose")
     asked = None if lengths is None else numbers("--lengths", lengths, least=2, above=1)
     if text is not None and prompt is not None:
@@ -94,7 +94,7 @@ def diagnose(
     # Imported when the command runs, so that --help answers at once.
     from rich.console import Console
 
-    from sharpmax.report.diagnosis_page import draw_diagnosis
+    from sharpmax.report.diagnosis.page import draw_diagnosis
 
     console = Console()
     loaded, tokenizer = load(console, model, dtype)
@@ -141,7 +141,7 @@ def _measure(console: Console, model: Any, given: Any, options: dict[str, Any]) 
         try:
             return measure(model, given, on_progress=on_progress, **options)
         except (NotImplementedError, ValueError) as error:
-            raise Refused(str(error)) from None
+            raise RefusedError(str(error)) from None
 
 
 def _pieces(
@@ -211,7 +211,7 @@ def _prompts(
             break
         given[elements] = [list(question.ids) for question in questions]
     if len(given) < 2:
-        raise Refused(
+        raise RefusedError(
             f"{type(model).__name__}: its {limit:,} positions are too few for prompts of "
             f"{_ELEMENTS[1]} elements; give smaller --lengths"
         )

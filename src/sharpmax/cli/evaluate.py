@@ -87,7 +87,7 @@ def evaluate(
     Writes OUTPUT/evaluation.json, report.html, table.md and pictures. A run that was stopped goes
     on with --resume.
     """
-    require("matplotlib", extra="lab", what="sharpmax evaluate")
+    require("matplotlib", extra="report", what="sharpmax evaluate")
     require("transformers", extra="models", what="sharpmax evaluate")
     chosen_lengths = numbers("--lengths", lengths)
     texts = read_texts("--text", text or [])
@@ -95,9 +95,9 @@ def evaluate(
     # Imported when the command runs, so that --help answers at once.
     from rich.console import Console
 
-    from sharpmax.lab.calibration.cells import TASKS, WORDINGS, cells_of, check_texts
-    from sharpmax.lab.calibration.evaluation import Evaluation, Settings, check_cells
-    from sharpmax.lab.calibration.study import arms_of
+    from sharpmax.models._evaluation.cells import TASKS, WORDINGS, cells_of, check_texts
+    from sharpmax.models._evaluation.evaluation import Evaluation, Settings, check_cells
+    from sharpmax.models._evaluation.study import arms_of
 
     chosen_tasks = names("--tasks", tasks, TASKS)
     chosen_wordings = names("--wordings", wordings, WORDINGS)
@@ -131,7 +131,7 @@ def evaluate(
 def _calibrations(given: list[str], model: PreTrainedModel) -> dict[str, Calibration]:
     """Calibrations by name, each checked against the model."""
     from sharpmax.models import Calibration
-    from sharpmax.report._arms import is_control
+    from sharpmax.report.calibration.arms import is_control
 
     found: dict[str, Calibration] = {}
     for each in given:

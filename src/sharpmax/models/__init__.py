@@ -12,16 +12,16 @@ if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 21
     )
 
 # After the checks above.
-from sharpmax._files import DamagedFile  # noqa: E402
+from sharpmax._files import DamagedFileError  # noqa: E402
 from sharpmax.models import _door  # noqa: E402
 from sharpmax.models._answers import Answer, Asked, answer  # noqa: E402
 from sharpmax.models._calibrate import Stage, calibrate  # noqa: E402
-from sharpmax.models._calibration import Calibration, LayerCalibration, OtherModel  # noqa: E402
+from sharpmax.models._calibration import Calibration, LayerCalibration, OtherModelError  # noqa: E402
 from sharpmax.models._diagnose import diagnose  # noqa: E402
 from sharpmax.models._diagnosis import Diagnosis  # noqa: E402
 from sharpmax.models._door import Recorder  # noqa: E402
 from sharpmax.models._heads import Distribution, Head, HeadRecord  # noqa: E402
-from sharpmax.models._load import CannotLoad, load_model  # noqa: E402
+from sharpmax.models._load import CannotLoadError, load_model  # noqa: E402
 from sharpmax.models._objective import (  # noqa: E402
     Splits,
     Window,
@@ -29,7 +29,7 @@ from sharpmax.models._objective import (  # noqa: E402
     text_loss,
     text_splits,
 )
-from sharpmax.models._plan import CannotSharpen  # noqa: E402
+from sharpmax.models._plan import CannotSharpenError  # noqa: E402
 from sharpmax.models._record import record  # noqa: E402
 from sharpmax.models._sharpen import sharpen  # noqa: E402
 from sharpmax.models._sharpened import LayerStatus, Sharpened  # noqa: E402
@@ -38,16 +38,16 @@ __all__ = [
     "Answer",
     "Asked",
     "Calibration",
-    "CannotLoad",
-    "CannotSharpen",
-    "DamagedFile",
+    "CannotLoadError",
+    "CannotSharpenError",
+    "DamagedFileError",
     "Diagnosis",
     "Distribution",
     "Head",
     "HeadRecord",
     "LayerCalibration",
     "LayerStatus",
-    "OtherModel",
+    "OtherModelError",
     "Recorder",
     "Sharpened",
     "Splits",

@@ -118,7 +118,7 @@ def calibrate(
         The calibration, for `sharpmax.sharpen` or its `save`.
 
     Raises:
-        CannotSharpen: there is no attention that can be reached, the model is sharpened, or it is
+        CannotSharpenError: there is no attention that can be reached, the model is sharpened, or it is
             no causal language model where one is needed.
         NotImplementedError: the heads of the model are spread over ranks.
         TypeError, ValueError: naming the argument, what was expected and what came.

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from sharpmax._files import DamagedFile, Refused, read_sealed, versions, write_sealed
+from sharpmax._files import DamagedFileError, RefusedError, read_sealed, versions, write_sealed
 from sharpmax.models._layers import Layer, attention_layers
 from sharpmax.models._rule import changed
 from sharpmax.policies import Policy
@@ -22,7 +22,7 @@ FORMAT = "sharpmax calibration 1"
 _WHAT_TO_DO = "give the model that it was made for, or calibrate this one"
 
 
-class OtherModel(Refused):
+class OtherModelError(RefusedError):
     """A calibration was made for another model than the one at hand."""
 
 
@@ -146,23 +146,23 @@ class Calibration:
         gives a warning.
 
         Raises:
-            OtherModel: saying what was expected and what came.
+            OtherModelError: saying what was expected and what came.
         """
         name, kind, heads = _identity(model, attention_layers(model))
         if kind != self.model_type:
-            raise OtherModel(
+            raise OtherModelError(
                 f"the calibration is for a model of type {self.model_type!r} "
                 f"({self.model_name or 'no name'}), got {kind!r} ({name or 'no name'}); "
                 f"{_WHAT_TO_DO}"
             )
         if len(heads) != len(self.head_counts):
-            raise OtherModel(
+            raise OtherModelError(
                 f"the calibration is for {len(self.head_counts)} attention layers, "
                 f"{type(model).__name__} has {len(heads)}; {_WHAT_TO_DO}"
             )
         for index, (expected, got) in enumerate(zip(self.head_counts, heads, strict=True)):
             if None not in (expected, got) and expected != got:
-                raise OtherModel(
+                raise OtherModelError(
                     f"the calibration is for {expected} query heads in layer {index}, "
                     f"{type(model).__name__} has {got}; {_WHAT_TO_DO}"
                 )
@@ -218,8 +218,8 @@ class Calibration:
         """Read what `save` wrote, and check it against a model if one is given.
 
         Raises:
-            DamagedFile: the file is cut off, was edited, or is something else.
-            OtherModel: it is for another model.
+            DamagedFileError: the file is cut off, was edited, or is something else.
+            OtherModelError: it is for another model.
         """
         content = read_sealed(path, FORMAT)
         del content["kind"]
@@ -234,7 +234,7 @@ class Calibration:
             ]
             calibration = Calibration(layers=tuple(layers), **content)
         except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFile(
+            raise DamagedFileError(
                 f"{path}: not a calibration that can be read: {error}; calibrate the model again"
             ) from None
         if model is not None:

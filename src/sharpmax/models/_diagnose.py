@@ -17,7 +17,7 @@ from sharpmax.models._diagnosis import Diagnosis
 from sharpmax.models._heads import of_layer
 from sharpmax.models._layers import Layer, attention_layers
 from sharpmax.models._meter import LooksAhead, Meter
-from sharpmax.models._plan import CannotSharpen
+from sharpmax.models._plan import CannotSharpenError
 from sharpmax.models._record import record
 from sharpmax.models._sharpen import check_reachable, inner_model
 from sharpmax.models._sharpened import tensor_parallel
@@ -88,7 +88,7 @@ def diagnose(
         pictures and report: `plot_entropy()`, `plot_slopes()`, `to_html(path)`.
 
     Raises:
-        CannotSharpen: there is no attention that can be reached, or the model is sharpened.
+        CannotSharpenError: there is no attention that can be reached, or the model is sharpened.
         NotImplementedError: the model reads something else than one sequence of tokens, or its
             heads are spread over ranks.
         TypeError, ValueError: naming the argument, what was expected and what came.
@@ -163,7 +163,7 @@ def diagnose(
             why = "interrupted before it" if interrupted else "the tokens did not pass through it"
             unmeasured[layer.name] = layer.closed or why
     if not heads:
-        raise CannotSharpen(
+        raise CannotSharpenError(
             f"{type(model).__name__}: the tokens passed through no attention layer; give the part "
             "of the model that reads them"
         )

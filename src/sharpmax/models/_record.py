@@ -30,7 +30,7 @@ def record(
         A handle, which is a context manager; `restore()` ends the recording.
 
     Raises:
-        CannotSharpen: there is no attention that can be reached, or the model is sharpened.
+        CannotSharpenError: there is no attention that can be reached, or the model is sharpened.
         TypeError: naming the argument, what was expected and what came.
 
     Example:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import (
+    Constant,
     EntropyTarget,
     Exponential,
-    Fitted,
-    Fixed,
     Identity,
     LogLength,
+    Monotone,
     Policy,
     Polynomial,
 )
@@ -24,7 +24,7 @@ from sharpmax.policies import (
 _NEUTRAL: dict[type[Policy], tuple[str, float]] = {
     EntropyTarget: ("target", 1e30),
     Exponential: ("strength", 0.0),
-    Fixed: ("theta", 1.0),
+    Constant: ("beta", 1.0),
     LogLength: ("scale", 0.0),
     Polynomial: ("threshold", 1e30),
 }
@@ -101,7 +101,7 @@ def changed(policy: Policy | None, gain: Sequence[float] | None, count: int) -> 
     name, neutral = _NEUTRAL[type(policy)]
     # As plain numbers: what learned is a tensor.
     away = np.asarray(torch.as_tensor(getattr(policy, name)).detach().cpu()) - neutral
-    found |= np.abs(away) > (LEAST if isinstance(policy, Fixed) else 0)
+    found |= np.abs(away) > (LEAST if isinstance(policy, Constant) else 0)
     return int(found.sum())
 
 
@@ -114,7 +114,7 @@ def _over_heads(policy: Policy) -> dict[str, Any]:
     }
     if isinstance(policy, Polynomial):
         del arrays["coefficients"]
-    if isinstance(policy, Fitted):
+    if isinstance(policy, Monotone):
         # The last axis is that of the knots.
         arrays = {name: value for name, value in arrays.items() if value.ndim > 1}
     return arrays

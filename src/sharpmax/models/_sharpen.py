@@ -13,7 +13,7 @@ from sharpmax._attention.api import Implementation
 from sharpmax._attention.problem import SinkRole
 from sharpmax.models._calibration import Calibration
 from sharpmax.models._layers import Layer, attention_layers, chooses_keys
-from sharpmax.models._plan import CannotSharpen, Which, plan
+from sharpmax.models._plan import CannotSharpenError, Which, plan
 from sharpmax.models._rule import Rule
 from sharpmax.models._sharpened import Sharpened
 from sharpmax.policies import Identity, Policy
@@ -61,7 +61,7 @@ def sharpen(
         A handle, which is a context manager: `restore`, `disabled`, `status`.
 
     Raises:
-        CannotSharpen: nothing would be changed, the model is sharpened already, or it tells its
+        CannotSharpenError: nothing would be changed, the model is sharpened already, or it tells its
             attention which keys to take (`indices`).
         TypeError, ValueError: naming the argument, what was expected and what came.
 
@@ -118,17 +118,17 @@ def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
     """Refuse a model in which nothing could be sharpened, or only to its harm."""
     name = type(model).__name__
     if not layers:
-        raise CannotSharpen(
+        raise CannotSharpenError(
             f"{name}: there is no attention layer in it, so nothing to sharpen; give a model with "
             "attention"
         )
     if chooses := chooses_keys(layers):
-        raise CannotSharpen(
+        raise CannotSharpenError(
             f"{name}: {chooses[0]} tells its attention which keys to take ({chooses[1]}=), and "
             "sharpened attention would take all of them; give a model without an indexer"
         )
     if all(layer.closed is not None for layer in layers):
-        raise CannotSharpen(
+        raise CannotSharpenError(
             f"{name}: no attention layer can be reached. {layers[0].closed}; give a model that "
             "uses the AttentionInterface of transformers"
         )
@@ -138,7 +138,7 @@ def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
     """Refuse a model that cannot be asked for the next token, or has nothing to sharpen.
 
     Raises:
-        CannotSharpen: saying what was expected and what came.
+        CannotSharpenError: saying what was expected and what came.
     """
     name, untyped = type(model).__name__, cast("Any", model)
     if getattr(model.config, "is_encoder_decoder", False):
@@ -150,7 +150,7 @@ def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
     else:
         check_reachable(model, layers)
         return
-    raise CannotSharpen(
+    raise CannotSharpenError(
         f"{name}: expected a causal language model, such as LlamaForCausalLM, but this one "
         f"{wrong}; {advice}"
     )
@@ -174,7 +174,7 @@ def _say_what_is_missing(
     if all(isinstance(each, Identity | None) for each in asked):
         return
     if all(rule.is_stock for rule in rules.values()):
-        raise CannotSharpen(
+        raise CannotSharpenError(
             f"{name}: no layer and head is left of those that were chosen; choose some of "
             "Sharpened.status(), or leave out layers and heads to take all"
         )

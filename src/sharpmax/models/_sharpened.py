@@ -24,7 +24,7 @@ from sharpmax.models._door import (
 )
 from sharpmax.models._hold import Hold
 from sharpmax.models._layers import Kind, Layer, configs, own_temperatures
-from sharpmax.models._plan import CannotSharpen
+from sharpmax.models._plan import CannotSharpenError
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Policy
 
@@ -169,7 +169,7 @@ class Sharpened:
         """Put the rules on the modules and the door's name into the configurations."""
         name = type(self.model).__name__
         if taken := [layer.name for layer in self.layers if ATTRIBUTE in layer.module.__dict__]:
-            raise CannotSharpen(
+            raise CannotSharpenError(
                 f"{name}: {taken[0]} is sharpened already; restore() that first, or give one "
                 "mapping with all policies"
             )
@@ -192,7 +192,7 @@ class Sharpened:
         missed = [row for row in rows if not self._reached(row.index)]
         reasons = "; ".join(f"{row.name}: {row.why_not}" for row in missed)
         if len(missed) == len(rows):
-            raise CannotSharpen(f"{type(self.model).__name__}: nothing was changed. {reasons}")
+            raise CannotSharpenError(f"{type(self.model).__name__}: nothing was changed. {reasons}")
         if any(not self._attachments[row.index].rule.is_stock for row in missed):
             warnings.warn(f"not sharpened: {reasons}", stacklevel=5)
 

@@ -20,8 +20,8 @@ class Entmax(Normaliser):
     in number with n, as in max retrieval, the weight is spread over them. The price is that keys of
     weight 0 get no gradient.
 
-    Needs the package entmax (`sharpmax[lab]`), whose algorithms it uses: exact for alpha 1.5 and 2,
-    bisection otherwise. Peters et al., arXiv 1905.05702.
+    Needs the package entmax (`sharpmax[entmax]`), whose algorithms it uses: exact for alpha 1.5 and
+    2, bisection otherwise. Peters et al., arXiv 1905.05702.
 
     Args:
         alpha: above 1, where softmax would be; 2 is sparsemax.
@@ -38,7 +38,7 @@ class Entmax(Normaliser):
         self._package()
 
     def _package(self) -> ModuleType:
-        return require("entmax", extra="lab", what=f"sharpmax.normalisers.{type(self).__name__}")
+        return require("entmax", extra="entmax", what=f"sharpmax.normalisers.{type(self).__name__}")
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         values, visible = prepared(logits, visible)

@@ -24,8 +24,8 @@ class Softmax(Normaliser):
 
     Example:
         >>> import torch
-        >>> from sharpmax.policies import Fixed
-        >>> Softmax(Fixed(theta=0.5)).weights(torch.tensor([0.0, 2.0]).log1p())
+        >>> from sharpmax.policies import Constant
+        >>> Softmax(Constant(2.0)).weights(torch.tensor([0.0, 2.0]).log1p())
         tensor([0.1000, 0.9000])
     """
 

@@ -4,14 +4,14 @@ A policy turns the statistics of a row into an inverse temperature beta = 1/thet
 nats. All are frozen, compare by value, and round-trip through JSON.
 """
 
+from sharpmax.policies._constant import Constant
 from sharpmax.policies._entropy_target import EntropyTarget
 from sharpmax.policies._exponential import Exponential
 from sharpmax.policies._fit import fit
-from sharpmax.policies._fitted import Fitted
-from sharpmax.policies._fixed import Fixed
 from sharpmax.policies._hard import Hard
 from sharpmax.policies._identity import Identity
 from sharpmax.policies._log_length import LogLength
+from sharpmax.policies._monotone import Monotone
 from sharpmax.policies._policy import (
     EntropyRange,
     EntropyRangeWarning,
@@ -22,15 +22,15 @@ from sharpmax.policies._policy import (
 from sharpmax.policies._polynomial import Paper, Polynomial
 
 __all__ = [
+    "Constant",
     "EntropyRange",
     "EntropyRangeWarning",
     "EntropyTarget",
     "Exponential",
-    "Fitted",
-    "Fixed",
     "Hard",
     "Identity",
     "LogLength",
+    "Monotone",
     "Paper",
     "Policy",
     "Polynomial",

@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from sharpmax.policies._fitted import Fitted
+from sharpmax.policies._monotone import Monotone
 from sharpmax.policies._polynomial import Polynomial
 
 
@@ -18,7 +18,7 @@ def fit(
     *,
     knots: int = ...,
     outside: Literal["exponential", "constant"] = ...,
-) -> Fitted: ...
+) -> Monotone: ...
 @overload
 def fit(
     entropies: Any,
@@ -39,7 +39,7 @@ def fit(
     outside: Literal["exponential", "constant"] = "exponential",
     degree: int = 4,
     threshold: float = 0.5,
-) -> Fitted | Polynomial:
+) -> Monotone | Polynomial:
     """Fit a policy to pairs of entropy and best inverse temperature.
 
     "monotone" groups the pairs into bins of equal size, takes the mean of H and of log beta in
@@ -56,7 +56,7 @@ def fit(
         threshold: entropies up to here are left alone ("polynomial").
 
     Returns:
-        A `Fitted`, or a `Polynomial`.
+        A `Monotone`, or a `Polynomial`.
 
     Raises:
         ValueError: for arrays of different lengths, too few pairs, or numbers that are not
@@ -98,7 +98,7 @@ def fit(
 
 def _fit_monotone(
     H: np.ndarray, log_beta: np.ndarray, knots: int, outside: Literal["exponential", "constant"]
-) -> Fitted:
+) -> Monotone:
     order = np.argsort(H, kind="stable")
     H, log_beta = H[order], log_beta[order]
     # Rows of the same entropy belong to one bin: knots have to rise.
@@ -108,7 +108,7 @@ def _fit_monotone(
     means = np.add.reduceat(log_beta, edges) / sizes
     # A policy never flattens: the nearest curve that is at least 0 is the nearest one, cut off.
     curve = np.maximum(_nearest_rising(means, sizes.astype(np.float64)), 0.0)
-    return Fitted(centres, np.exp(curve), outside)
+    return Monotone(centres, np.exp(curve), outside)
 
 
 def _nearest_rising(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

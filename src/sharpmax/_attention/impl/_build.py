@@ -25,7 +25,9 @@ from types import ModuleType
 
 import torch
 
-__all__ = ["CompilationFailed", "CompilerMissing", "failure", "load"]
+from sharpmax._errors import SharpmaxError
+
+__all__ = ["CompilationError", "CompilerMissingError", "failure", "load"]
 
 _NAME = "sharpmax_cpu"
 _HERE = Path(__file__).resolve().parent
@@ -49,11 +51,11 @@ _CAPABILITIES = {
 _DEFAULT = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
 
 
-class CompilerMissing(RuntimeError):
+class CompilerMissingError(SharpmaxError, RuntimeError):
     """There is no C++ compiler to build the CPU kernels with."""
 
 
-class CompilationFailed(RuntimeError):
+class CompilationError(SharpmaxError, RuntimeError):
     """There is a C++ compiler, but it did not accept the CPU kernels."""
 
 
@@ -160,7 +162,7 @@ def _compile(library: Path) -> None:
             if named
             else "none of c++, g++, clang++ is on the path"
         )
-        raise CompilerMissing(
+        raise CompilerMissingError(
             "the CPU attention is compiled on first use and needs a C++20 compiler, GCC 11 or "
             f"Clang 14 at least; {searched}"
         )
@@ -188,7 +190,7 @@ def _compile(library: Path) -> None:
         )
         if done.returncode != 0:
             tail = "\n".join(done.stdout.splitlines()[-_TAIL:])
-            raise CompilationFailed(
+            raise CompilationError(
                 f"the CPU attention could not be compiled (exit status {done.returncode}):\n"
                 f"{shlex.join(command)}\n{tail}"
             )
@@ -200,8 +202,8 @@ def load() -> ModuleType:
     """The compiled kernels; the first call ever compiles them.
 
     Raises:
-        CompilerMissing: they are not compiled yet and there is no compiler.
-        CompilationFailed: the compiler did not accept them; the message has the end of its output.
+        CompilerMissingError: they are not compiled yet and there is no compiler.
+        CompilationError: the compiler did not accept them; the message has the end of its output.
     """
     library = _library()
     if not library.exists():
@@ -211,7 +213,7 @@ def load() -> ModuleType:
                 _compile(library)
     specification = importlib.util.spec_from_file_location(_NAME, library)
     if specification is None or specification.loader is None:
-        raise CompilationFailed(f"{library} is not a module that Python can load")
+        raise CompilationError(f"{library} is not a module that Python can load")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
@@ -222,6 +224,6 @@ def failure() -> str | None:
     """Why the kernels cannot be had on this machine; None if they can. Tried once a process."""
     try:
         load()
-    except (CompilerMissing, CompilationFailed) as error:
+    except (CompilerMissingError, CompilationError) as error:
         return str(error)
     return None

@@ -1,0 +1,1 @@
+"""The proofs: each folder is one experiment, run by `python -m experiments.<name>`."""

@@ -1,0 +1,1 @@
+"""How fast `sharpmax.attention` is beside its peers."""

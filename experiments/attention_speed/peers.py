@@ -1,0 +1,102 @@
+"""What people use where there is no kernel: peers to compare `sharpmax.attention` with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharpmax._attention import attention_statistics
+from sharpmax._extras import require
+from sharpmax.policies import Paper, Policy
+
+__all__ = ["entmax_attention", "flex_second_pass", "textbook_attention"]
+
+
+def textbook_attention(
+    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False
+) -> Tensor:
+    """Attention by the paper's Figure 4, step by step, over all scores at once.
+
+    The same sequence of array operations as the published code has, in PyTorch: softmax, its
+    entropy with 1e-9 inside the logarithm, the polynomial, softmax again.
+
+    Args:
+        query: [batch, heads, queries, width].
+        key: [batch, heads, keys, width].
+        value: [batch, heads, keys, width].
+        is_causal: Query i sees keys up to i.
+
+    Returns:
+        [batch, heads, queries, width].
+
+    Example:
+        >>> query, key, value = torch.zeros(3, 1, 1, 4, 8).unbind()
+        >>> textbook_attention(query, key, value).shape
+        torch.Size([1, 1, 4, 8])
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    plain = torch.softmax(scores, dim=-1)
+    entropy = -(plain * torch.log(plain + Paper.GUARD)).sum(dim=-1, keepdim=True)
+    polynomial = torch.zeros_like(entropy)
+    for coefficient in Paper.COEFFICIENTS:
+        polynomial = polynomial * entropy + coefficient
+    beta = torch.where(entropy > Paper.THRESHOLD, polynomial.clamp(min=1.0), 1.0)
+    return torch.softmax(beta * scores, dim=-1) @ value
+
+
+def flex_second_pass(query: Tensor, key: Tensor, policy: Policy) -> Callable[..., Tensor]:
+    """The second pass alone as FlexAttention can express it: beta is given, a number a row.
+
+    FlexAttention has no way to measure a row before it is weighed, so that the first pass is done
+    here, once. Compiled whole: what the compiler cannot take raises.
+
+    Args:
+        query: [batch, heads, queries, width].
+        key: [batch, heads, keys, width].
+        policy: Gives beta from the statistics of the rows.
+
+    Returns:
+        A function of this query, this key and a value.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    measured = attention_statistics(query, key)
+    beta = torch.as_tensor(policy.over_queries().inverse_temperature(measured))
+
+    def sharpened(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, _: Tensor) -> Tensor:
+        return score * beta[batch, head, row]
+
+    compiled: Any = torch.compile(flex_attention, fullgraph=True, dynamic=False)
+    return lambda query, key, value: compiled(query, key, value, score_mod=sharpened)
+
+
+def entmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Sparse attention: 1.5-entmax by bisection, over all scores at once.
+
+    Args:
+        query: [batch, heads, queries, width].
+        key: [batch, heads, keys, width].
+        value: [batch, heads, keys, width].
+
+    Returns:
+        [batch, heads, queries, width].
+
+    Raises:
+        MissingExtraError: entmax is not installed.
+
+    Example:
+        >>> query, key, value = torch.zeros(3, 1, 1, 4, 8).unbind()
+        >>> entmax_attention(query, key, value).shape
+        torch.Size([1, 1, 4, 8])
+    """
+    entmax = require("entmax", extra="experiments", what="the comparison with sparse attention")
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    weights: Tensor = entmax.entmax_bisect(scores, alpha=1.5, dim=-1)
+    return weights @ value

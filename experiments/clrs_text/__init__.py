@@ -1,0 +1,1 @@
+"""CLRS-Text: the paper's second experiment."""

@@ -1,0 +1,276 @@
+"""Train a language model, so that it can be stopped at any moment and go on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from experiments.clrs_text.attention import TrainedIn
+from experiments.clrs_text.data import batches
+from experiments.clrs_text.drawn import Drawn
+from experiments.clrs_text.model import answer_logits, prepared
+from experiments.clrs_text.recipe import Recipe
+from experiments.common.checkpoint import read_tensors, write_tensors
+from sharpmax._results import SettingsChangedError
+
+__all__ = ["Progress", "Training", "train"]
+
+# Tokens that pass through the model at once; a batch may be several parts.
+_AT_ONCE = 512
+# Steps from one report to the next.
+_REPORT = 10
+_BETAS = (0.9, 0.98)
+_LAST_RATE = 0.05
+# What optimisers keep of a parameter.
+_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+
+
+class Progress(NamedTuple):
+    """How far a training is.
+
+    Attributes:
+        step: Batches so far.
+        steps: Batches in all.
+        loss: Weighted mean of the cross-entropy of tokens of answers since the last report, in
+            nats.
+        speed: Tokens a second since the last report, those of questions included.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    speed: float
+
+
+class Training:
+    """A training under way: the model, and the state of the optimiser.
+
+    Args:
+        recipe: How to train.
+        seed: Of the first weights and of the examples.
+        examples: Folder that keeps what is drawn, or None.
+    """
+
+    def __init__(self, recipe: Recipe, seed: int, examples: Path | None = None) -> None:
+        self._drawn = Drawn(recipe, seed, examples)
+        self.recipe = recipe
+        self.seed = seed
+        self.step = 0
+        self.tokens = 0
+        self.model, self.encoder = prepared(recipe, seed)
+        self.attention = TrainedIn(self.model, recipe)
+        self._optimisers = self._made()
+
+    def run(self, until: int) -> Iterator[float]:
+        """Train up to a step; gives the weighted mean loss of a token after every batch."""
+        while self.step < until:
+            encoded = [self.encoder(one) for one in self._drawn(self.step)]
+            total_weight = sum((len(one.tokens) - one.asked) ** 0.5 for one in encoded)
+            for optimiser in self._optimisers:
+                for group in optimiser.param_groups:
+                    group["lr"] = self._learning_rate()
+                optimiser.zero_grad(set_to_none=True)
+            total = 0.0
+            with self.attention:
+                for _, batch in batches(encoded, _AT_ONCE):
+                    logits = answer_logits(self.model, batch)
+                    loss = weighted_loss(logits, batch.targets) / total_weight
+                    loss.backward()
+                    total += loss.item()
+            nn.utils.clip_grad_norm_(self._parameters().values(), 1.0)
+            for optimiser in self._optimisers:
+                optimiser.step()
+            self.step += 1
+            self.tokens += sum(len(one.tokens) for one in encoded)
+            yield total
+
+    def save(self, path: Path) -> None:
+        """Write everything that going on needs, whole or not at all."""
+        tensors = {}
+        for name, parameter in self._parameters().items():
+            tensors[f"last.{name}"] = parameter.detach()
+            for key, value in self._state(parameter).items():
+                tensors[f"{key}.{name}"] = value
+        write_tensors(path, tensors, self.description)
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights alone."""
+        tensors = {f"last.{name}": p.detach() for name, p in self._parameters().items()}
+        write_tensors(path, tensors, self.description)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the training is, and how far."""
+        return {
+            "recipe": self.recipe.to_dict(),
+            "seed": self.seed,
+            "step": self.step,
+            "tokens": self.tokens,
+        }
+
+    @classmethod
+    def load(cls, path: Path, recipe: Recipe, seed: int, examples: Path | None = None) -> Training:
+        """Go on from a file.
+
+        Raises:
+            SettingsChangedError: The file is of a training with another recipe or another seed.
+            ValueError: The file is damaged.
+        """
+        description, tensors = read_tensors(path)
+        training = cls(recipe, seed, examples)
+        for name in ("recipe", "seed"):
+            before, now = description[name], training.description[name]
+            if before != now:
+                raise SettingsChangedError(
+                    f"{path}: this training began with {name} {before}, not {now}; "
+                    f"go on with the same settings, or remove the file to begin anew"
+                )
+        training.step, training.tokens = description["step"], description["tokens"]
+        for name, parameter in training._parameters().items():
+            with torch.no_grad():
+                parameter.copy_(tensors[f"last.{name}"])
+            training._state(parameter).update(
+                (key, tensors[f"{key}.{name}"]) for key in _STATE if f"{key}.{name}" in tensors
+            )
+        return training
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        """What is trained, by name."""
+        named = {
+            **dict(self.model.named_parameters()),
+            **{f"attention.{name}": p for name, p in self.attention.named_parameters()},
+        }
+        return {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+
+    def _made(self) -> list[torch.optim.Optimizer]:
+        """The optimisers: Muon for the matrices of layers, if it is wanted, and AdamW."""
+        decay = self.recipe.weight_decay
+        matrices = [p for name, p in self._parameters().items() if p.ndim == 2]
+        others = [p for p in self._parameters().values() if p.ndim != 2]
+        optimisers: list[torch.optim.Optimizer] = []
+        if self.recipe.optimiser == "muon":
+            embeddings = self.model.get_input_embeddings().weight
+            inner = [p for p in matrices if p is not embeddings]
+            matrices = [p for p in matrices if p is embeddings]
+            optimisers.append(
+                torch.optim.Muon(inner, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            )
+        groups = [
+            {"params": matrices, "weight_decay": decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        optimisers.append(torch.optim.AdamW(groups, betas=_BETAS, fused=True))
+        return optimisers
+
+    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """What an optimiser knows of a parameter."""
+        for optimiser in self._optimisers:
+            if any(parameter is p for group in optimiser.param_groups for p in group["params"]):
+                state: dict[str, Tensor] = optimiser.state[parameter]
+                return state
+        raise AssertionError("every parameter has an optimiser")
+
+    def _learning_rate(self) -> float:
+        recipe = self.recipe
+        if self.step < recipe.warmup:
+            return recipe.learning_rate * (self.step + 1) / recipe.warmup
+        way = (self.step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
+        falling = (1 + math.cos(math.pi * way)) / 2
+        return recipe.learning_rate * (_LAST_RATE + (1 - _LAST_RATE) * falling)
+
+
+def weighted_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Sum over answers of the cross-entropy of their tokens, each over the root of their number.
+
+    So an answer of sixteen numbers counts four times as much as one of a single number; sixteen
+    times as much would leave short answers unlearnt, and as much would do so with long ones.
+
+    Args:
+        logits: [examples, places, vocabulary].
+        targets: Tokens, and -100 where there is none: [examples, places].
+    """
+    losses = F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
+    counts = (targets >= 0).sum(-1).to(losses)
+    return (losses.sum(-1) / counts.sqrt()).sum()
+
+
+def train(
+    recipe: Recipe,
+    seed: int,
+    folder: Path,
+    *,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    every: float = 30.0,
+    examples: Path | None = None,
+) -> Path:
+    """Train a model, or go on where an earlier call was stopped.
+
+    Args:
+        recipe: How to train.
+        seed: Of the first weights and of the examples.
+        folder: Where the files are: `checkpoint.safetensors`, and in the end `weights.safetensors`.
+        on_progress: Called after every 10 batches.
+        every: Seconds from one checkpoint to the next.
+        examples: Folder that keeps what is drawn, for other trainings on the same; or None.
+
+    Returns:
+        The file of the weights after the last step.
+
+    Raises:
+        SettingsChangedError: The folder holds a training with other settings.
+        FloatingPointError: The loss is not finite any more; the last checkpoint stays.
+    """
+    final, checkpoint = folder / "weights.safetensors", folder / "checkpoint.safetensors"
+    if checkpoint.exists():
+        training = Training.load(checkpoint, recipe, seed, examples)
+    else:
+        training = Training(recipe, seed, examples)
+    saved = begun = time.monotonic()
+    tokens = training.tokens
+    losses: list[float] = []
+    # The weights are written before the checkpoint of the last step, so they are never missed.
+    for loss in training.run(recipe.steps):
+        losses.append(loss)
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"{folder.name}: the loss is {loss} at step {training.step}")
+        last = training.step == recipe.steps
+        if last:
+            training.save_weights(final)
+        if time.monotonic() - saved > every or last:
+            training.save(checkpoint)
+            saved = time.monotonic()
+        if len(losses) == _REPORT or last:
+            speed = (training.tokens - tokens) / (time.monotonic() - begun)
+            on_progress(Progress(training.step, recipe.steps, sum(losses) / len(losses), speed))
+            begun, tokens = time.monotonic(), training.tokens
+            losses.clear()
+    return final
+
+
+def load_trained(path: Path) -> Training:
+    """A training as it was when its weights were written, for tests; it cannot go on.
+
+    Args:
+        path: A file of weights.
+
+    Returns:
+        The training, with its model in evaluation mode.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    description, tensors = read_tensors(path)
+    training = Training(Recipe.from_dict(description["recipe"]), description["seed"])
+    training.step, training.tokens = description["step"], description["tokens"]
+    with torch.no_grad():
+        for name, parameter in training._parameters().items():
+            parameter.copy_(tensors[f"last.{name}"])
+    training.model.train(False)
+    return training

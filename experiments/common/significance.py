@@ -1,0 +1,67 @@
+"""Is one method better than another, over seeds that both were tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sharpmax._extras import require
+from sharpmax._resampling import clustered_interval
+
+__all__ = ["bootstrap_interval", "paired_p_value"]
+
+
+def paired_p_value(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Two-sided p-value of the paired t-test: the chance of such a difference if there is none.
+
+    Args:
+        ours: A figure a seed.
+        theirs: The figures of the other method, for the same seeds in the same order.
+
+    Returns:
+        The p-value; 1 if the two agree on every seed, and None for fewer than two seeds, or where
+        every seed differs by the same amount, since neither leaves a deviation to compare with.
+
+    Raises:
+        ValueError: There are not as many figures of one as of the other.
+
+    Example:
+        >>> round(paired_p_value([0.9, 0.8, 0.85], [0.7, 0.65, 0.6]), 3)
+        0.02
+    """
+    if len(ours) != len(theirs):
+        raise ValueError(f"theirs: expected {len(ours)} figures, got {len(theirs)}")
+    difference = np.subtract(ours, theirs)
+    if not difference.any():
+        return 1.0
+    # Differences that agree but for rounding have no deviation either.
+    if len(ours) < 2 or np.ptp(difference) <= 1e-12 * np.abs(difference).max():
+        return None
+    stats = require("scipy.stats", extra="experiments", what="a paired t-test")
+    return float(stats.ttest_1samp(difference, 0.0).pvalue)
+
+
+def bootstrap_interval(
+    values: Sequence[float], level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Interval of the mean, from resampled seeds.
+
+    Args:
+        values: A figure a seed.
+        level: Share of resampled means inside.
+        resamples: How often seeds are drawn anew, with replacement.
+        seed: Of the drawing.
+
+    Returns:
+        Lower and upper end: quantiles of the resampled means.
+
+    Raises:
+        ValueError: There are no values, or the level is not between 0 and 1.
+
+    Example:
+        >>> low, high = bootstrap_interval([0.7, 0.8, 0.75, 0.85])
+        >>> round(low, 2), round(high, 2)
+        (0.72, 0.83)
+    """
+    return clustered_interval(values, range(len(values)), level, resamples, seed)

@@ -1,0 +1,1 @@
+"""Softmax coefficients of bounded rows as n grows: the theorem illustrated."""

@@ -1,0 +1,1 @@
+"""Max retrieval: the paper's first experiment."""

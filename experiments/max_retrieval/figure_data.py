@@ -1,0 +1,155 @@
+"""What the paper's figures show, measured on a trained head: rows of attention, and the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import sharpmax
+from experiments.max_retrieval.evaluation import Streamed, test_sets, unlabelled_sets
+from experiments.max_retrieval.head import Heads
+from experiments.max_retrieval.inference import inference_methods, reference_entropy
+from experiments.max_retrieval.task import Sets, sample
+from sharpmax import policies
+from sharpmax._results import machine, read_sealed, versions, write_sealed
+
+__all__ = ["best_inverse_temperature", "load_figures", "measure_figures", "save_figures"]
+
+_KIND = "max-retrieval figures, format 1"
+_METHODS = ("softmax", "paper", "exponential")
+_SHOWN_SETS, _SHOWN_ITEMS = 32, 16
+# First number of the seed of the sets that the fit is made on, which nothing else sees.
+_FIT = 1003
+_MOST_POINTS = 4000
+
+
+def measure_figures(heads: Heads, sizes: Sequence[int], command: str) -> dict[str, Any]:
+    """Rows of attention at growing sizes (Figures 2 and 7), and the fit (Figure 6).
+
+    Args:
+        heads: A stack of one.
+        sizes: Numbers of items.
+        command: How to measure this again.
+
+    Returns:
+        Plain data, for `save_figures`.
+    """
+    head = Streamed(heads)
+    calibration = head.logits(unlabelled_sets(16))
+    methods = inference_methods(calibration, _METHODS)
+    attention: dict[str, list[Any]] = {name: [] for name in _METHODS}
+    for n in sizes:
+        rows, order = _largest_items(head, n)
+        for name, (weigh,) in methods.items():
+            weights = weigh(rows, n).gather(-1, order)
+            attention[name].append([[float(f"{w:.4g}") for w in row] for row in weights.tolist()])
+    return {
+        "command": command,
+        "seeds": list(heads.seeds),
+        "versions": versions(),
+        "machine": machine(),
+        "attention": {
+            "sizes": list(sizes),
+            "methods": list(_METHODS),
+            "weights": [attention[name] for name in _METHODS],
+        },
+        "fit": _fit(head, sizes, reference_entropy(calibration)),
+    }
+
+
+def save_figures(path: str | Path, data: dict[str, Any]) -> Path:
+    """Write what `measure_figures` gave."""
+    return write_sealed(path, _KIND, data)
+
+
+def load_figures(path: str | Path) -> dict[str, Any]:
+    """Read what `save_figures` wrote.
+
+    Raises:
+        DamagedFileError: The file is cut off, was edited, or is none of ours.
+    """
+    return read_sealed(path, _KIND)
+
+
+def best_inverse_temperature(
+    logits: NDArray[np.float64], item: NDArray[np.intp], steps: int = 80
+) -> NDArray[np.float64]:
+    """The inverse temperature that gives an item of each row its largest weight.
+
+    The logarithm of its weight, beta e_k - log sum_i exp(beta e_i), is concave in beta; its
+    derivative e_k - E_beta[e] has one zero where e_k is neither the largest logit nor below their
+    mean. It is found by halving an interval of log beta.
+
+    Args:
+        logits: Rows, [rows, items].
+        item: Index of the item in each row.
+        steps: How often the interval is halved.
+
+    Returns:
+        beta for each row; infinity where e_k is the largest logit, 0 where it is below the mean.
+
+    Example:
+        >>> row = np.array([[0.0, 0.5, 1.0]])
+        >>> best_inverse_temperature(row, np.array([1])).round(6).tolist()
+        [0.0]
+        >>> best_inverse_temperature(row, np.array([2])).tolist()
+        [inf]
+    """
+    chosen = np.take_along_axis(logits, item[:, None], 1)
+    centred = logits - logits.max(1, keepdims=True)
+    low, high = np.full(len(logits), -20.0), np.full(len(logits), 20.0)
+    for _ in range(steps):
+        middle = (low + high) / 2
+        weights = np.exp(np.exp(middle)[:, None] * centred)
+        mean = (weights * logits).sum(1) / weights.sum(1)
+        below = mean < chosen[:, 0]
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    beta: NDArray[np.float64] = np.exp((low + high) / 2)
+    beta[chosen[:, 0] == logits.max(1)] = np.inf
+    beta[chosen[:, 0] <= logits.mean(1)] = 0.0
+    return beta
+
+
+def _largest_items(head: Streamed, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of a few test sets, and the items with the highest priorities, in order."""
+    rows, orders = [], []
+    for sets in test_sets(n, _SHOWN_SETS):
+        rows.append(head.logits(sets))
+        orders.append(np.argsort(-sets.priorities, 1)[:, :_SHOWN_ITEMS])
+    return torch.cat(rows), torch.from_numpy(np.concatenate(orders))
+
+
+def _fit(head: Streamed, sizes: Sequence[int], reference: float) -> dict[str, Any]:
+    """The paper's recipe: rows whose largest item does not have the largest logit."""
+    points: list[tuple[float, float, int]] = []
+    for n in sizes:
+        drawn = sample(np.random.default_rng((_FIT, n)), max(8, min(4096, 2**21 // n)), n)
+        for few in range(0, len(drawn.queries), max(1, 2**17 // n)):
+            part = slice(few, few + max(1, 2**17 // n))
+            sets = Sets(drawn.priorities[part], drawn.classes[part], drawn.queries[part])
+            logits = head.logits(sets)
+            beta = best_inverse_temperature(logits.double().numpy(), sets.largest)
+            entropy = sharpmax.entropy(logits).numpy()
+            usable = np.isfinite(beta) & (beta > 0)
+            points += zip(
+                entropy[usable].tolist(), beta[usable].tolist(), [n] * len(beta), strict=False
+            )
+    rng = np.random.default_rng(_FIT)
+    if len(points) > _MOST_POINTS:
+        points = [points[i] for i in sorted(rng.choice(len(points), _MOST_POINTS, replace=False))]
+    entropies, betas, ns = (list(column) for column in zip(*points, strict=True))
+    refit = policies.fit(entropies, betas, "polynomial")
+    return {
+        "entropy": [round(value, 5) for value in entropies],
+        "inverse_temperature": [float(f"{value:.5g}") for value in betas],
+        "n": ns,
+        "published": list(policies.Paper.COEFFICIENTS),
+        "refit": np.asarray(refit.coefficients).tolist(),
+        "reference": reference,
+        "fitted_range": [min(entropies), max(entropies)],
+    }

@@ -1,0 +1,112 @@
+"""The methods that change a trained head at inference alone, calibrated without labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sharpmax
+from experiments.max_retrieval.evaluation import Weigh
+from sharpmax import normalisers, policies
+from sharpmax.normalisers import Normaliser
+
+__all__ = ["MAIN", "inference_methods", "reference_entropy"]
+
+MAIN = ("softmax", "paper", "exponential", "hard")
+"""What is tried on every head, in the order of tables."""
+
+_FIXED = (2, 4, 8, 16, 32, 64)
+_TOP = (2, 4, 16)
+
+
+def inference_methods(
+    logits: Tensor, names: Sequence[str] | None = None
+) -> Mapping[str, Sequence[Weigh]]:
+    """Ways to make weights of the logits of a head, by name, calibrated to it.
+
+    Args:
+        logits: Of the head, on sets without labels of a size where it works: [sets, items].
+        names: Which methods; None is all of them.
+
+    Returns:
+        For each name one way, but for "oracle" one for each inverse temperature of a grid: a set
+        then counts as right if one of them is. That peeks at the label, and bounds from above what
+        any rule for the temperature can reach on these logits.
+    """
+    reference = reference_entropy(logits)
+    tempered: dict[str, policies.Policy] = {
+        "paper": policies.Paper(warn=False),
+        "exponential": policies.Exponential(reference),
+        "entropy-target": policies.EntropyTarget(reference),
+        "fitted": fitted(logits),
+        **{f"fixed-{beta}": policies.Constant(beta) for beta in _FIXED},
+    }
+    of_logits: dict[str, Normaliser] = {
+        "softmax": normalisers.Softmax(),
+        **{name: normalisers.Softmax(policy) for name, policy in tempered.items()},
+        "hard": normalisers.Hard(),
+        **{f"top-{k}": normalisers.TopK(k) for k in _TOP},
+        "sparsemax": normalisers.Sparsemax(),
+        "entmax": normalisers.Entmax(1.5),
+    }
+    methods: dict[str, Sequence[Weigh]] = {
+        **{name: [_OfLogits(normaliser)] for name, normaliser in of_logits.items()},
+        "log-length": [_LogLength(logits.shape[-1])],
+        "oracle": [_Fixed(beta) for beta in 2.0 ** np.arange(0, 12.5, 0.5)],
+    }
+    return methods if names is None else {name: methods[name] for name in names}
+
+
+def reference_entropy(logits: Tensor) -> float:
+    """Mean entropy of rows, in nats: how sharp a head is at the size where it works."""
+    return float(sharpmax.entropy(logits).mean())
+
+
+def fitted(logits: Tensor) -> policies.Monotone:
+    """A policy from rows without labels: flattened, a row tells what would have made it sharp.
+
+    A row whose logits are multiplied by u < 1 has a higher entropy, as one of more items has, and
+    the inverse temperature that undoes it is 1/u. Such pairs are fitted by a curve that never
+    falls; above the entropies of flattened rows, it goes on by the exponential law.
+
+    Args:
+        logits: Rows at a size where the head works: [sets, items].
+    """
+    flattening = 2.0 ** torch.arange(0, 8.5, 0.25)
+    entropies = torch.stack([sharpmax.entropy(logits / beta).mean() for beta in flattening])
+    return policies.fit(entropies.double().numpy(), flattening.double().numpy(), knots=16)
+
+
+class _OfLogits:
+    """A normaliser that does not ask for the number of items."""
+
+    def __init__(self, normaliser: Normaliser) -> None:
+        self._normaliser = normaliser
+
+    def __call__(self, logits: Tensor, _: int) -> Tensor:
+        return self._normaliser.weights(logits)
+
+
+class _LogLength:
+    """softmax(beta e) with the beta of `policies.LogLength` for n items."""
+
+    def __init__(self, train_length: int) -> None:
+        self._policy = policies.LogLength(train_length=train_length)
+
+    def __call__(self, logits: Tensor, n: int) -> Tensor:
+        beta = max(1.0, math.log(n) / self._policy.unit)
+        return torch.softmax(beta * logits, -1)
+
+
+class _Fixed:
+    """softmax(beta e) without statistics, which are not needed."""
+
+    def __init__(self, beta: float) -> None:
+        self._beta = beta
+
+    def __call__(self, logits: Tensor, _: int) -> Tensor:
+        return torch.softmax(self._beta * logits, -1)

@@ -1,0 +1,1 @@
+"""What sharpmax costs inside Hugging Face models."""

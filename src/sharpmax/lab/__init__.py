@@ -1,1 +1,0 @@
-"""Experiments: what is claimed about sharpness, measured."""

@@ -1,0 +1,102 @@
+"""Tables of a diagnosis: its verdicts, and what was measured of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from sharpmax.report._page.tables import Table
+from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
+
+if TYPE_CHECKING:
+    from sharpmax.models import Diagnosis, Head, HeadRecord
+
+__all__ = ["SHOWN", "heads_table", "readable", "verdicts_table"]
+
+SHOWN: Final = 15
+"""Heads in a table."""
+
+_RAISED: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def verdicts_table(diagnosis: Diagnosis) -> Table:
+    """How many heads have which verdict, and what that means.
+
+    Args:
+        diagnosis: What was measured.
+
+    Returns:
+        A row a verdict.
+    """
+    rows = [
+        [VERDICTS[verdict].label, VERDICTS[verdict].meaning, f"{number:,}"]
+        for verdict, number in counts(diagnosis.heads).items()
+    ]
+    return Table(["verdict", "what it says", "heads"], rows, words=2)
+
+
+def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
+    """Some heads, with what was measured of them at the longest length.
+
+    Args:
+        diagnosis: What was measured.
+        heads: Which heads.
+
+    Returns:
+        A row a head.
+    """
+    shortest, longest = (f"{length:,}" for length in (diagnosis.lengths[0], diagnosis.lengths[-1]))
+    header = [
+        "verdict", "layer", "head", "slope", f"entropy at {shortest}", f"at {longest}", "support",
+        "largest weight", "on the first", f"on the last {diagnosis.tail}", "spread",
+        "critical length",
+    ]  # fmt: skip
+    source = f" Measured on {diagnosis.source}." if diagnosis.source else ""
+    return Table(
+        header,
+        [_row(diagnosis, head) for head in heads],
+        caption=(
+            f"Means over rows, at {longest} {diagnosis.unit} where nothing else is said. Support is"
+            " exp(entropy): the weight is as good as spread over so many tokens alike. Spread is"
+            " the largest logit minus the smallest; from the critical length on, no weight can"
+            f" reach 0.01.{source}"
+        ),
+    )
+
+
+def _row(diagnosis: Diagnosis, head: Head) -> list[str]:
+    record = diagnosis.record(head)
+    return [
+        VERDICTS[head.verdict].label,
+        str(head.layer),
+        str(head.head),
+        "" if head.slope is None else f"{head.slope:.2f}",
+        _mean(diagnosis.record(head, diagnosis.lengths[0]), "entropy", ".2f"),
+        _mean(record, "entropy", ".2f"),
+        _mean(record, "effective_support", ",.0f"),
+        _mean(record, "largest_weight", ".3f"),
+        _mean(record, "first_mass", ".3f"),
+        _mean(record, "tail_mass", ".3f"),
+        _mean(record, "spread", ".1f"),
+        readable(record.critical_length),
+    ]
+
+
+def _mean(record: HeadRecord, figure: str, layout: str) -> str:
+    value = getattr(record, figure)
+    return "" if value is None else format(value.mean, layout)
+
+
+def readable(length: float | None) -> str:
+    """A length that may be very large.
+
+    Example:
+        >>> readable(365386), readable(4.09e8), readable(None)
+        ('365,386', '4.1·10⁸', 'beyond 10¹⁵')
+    """
+    if length is None:
+        return "beyond 10¹⁵"
+    if length < 1e6:
+        return f"{length:,.0f}"
+    mantissa, exponent = f"{length:.1e}".split("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(_RAISED)}"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.max_retrieval.records import Table
+from sharpmax.cli import main
+
+_TINY = ["--seeds", "2", "--steps", "4", "--sizes", "16,24", "--far", "32"]
+
+
+def _run(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "max-retrieval", *arguments])
+    return exit_.value.code
+
+
+def test_a_run_goes_on_and_says_where_the_table_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*_TINY, "--output", str(tmp_path)]
+    assert _run(*options, "--arms", "with-linear") == 0
+    said = capsys.readouterr().out
+    assert "with-linear: train" in said
+    assert "loss" in said
+    assert f"Table: {tmp_path / 'table.json'}" in said
+
+    assert _run(*options, "--arms", "with-linear") == 1
+    assert "holds an earlier run" in capsys.readouterr().err
+    assert _run(*options, "--resume", "--arms", "with-linear,with-log-n") == 0
+    table = Table.load(tmp_path / "table.json")
+    assert set(table.recipes) == {"with-linear", "with-log-n"}
+    assert table.command.startswith("sharpmax reproduce max-retrieval --seeds 2 --steps 4 --sizes")
+    assert str(tmp_path) not in table.command
+
+    other = ["--seeds", "2", "--steps", "6", *_TINY[4:], "--output", str(tmp_path), "--resume"]
+    assert _run(*other) == 1
+    assert "has steps 4, not 6" in capsys.readouterr().err
+
+    (tmp_path / "table.json").write_text("{", encoding="utf-8")
+    assert _run(*options, "--resume") == 1
+    assert "table.json: cut off or damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sizes", "16,many"], "--sizes: expected whole numbers above 0"),
+        (["--far", "0"], "--far: expected"),
+        (["--arms", "with-nothing"], "got 'with-nothing'"),
+    ],
+)
+def test_bad_arguments_are_one_line(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(*arguments, "--output", str(tmp_path / "none")) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_arms_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("--arms", "list") == 0
+    assert "near-ties+cosine\n" in capsys.readouterr().out
+
+
+def test_figures_are_drawn_from_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [*_TINY, "--output", str(tmp_path)]
+    assert _run(*options, "--arms", "standard") == 0
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "figures", "--results", str(tmp_path), "--output", str(tmp_path / "p")])
+    assert exit_.value.code == 0
+    said = capsys.readouterr().out
+    drawn = {path.name for path in (tmp_path / "p").iterdir()}
+    assert {
+        "dispersion.png",
+        "accuracy-inference.svg",
+        "attention-softmax.png",
+        "attention-compared.png",
+        "entropy-plane.png",
+        "fit.svg",
+        "report.html",
+    } <= drawn
+    for name in drawn:
+        assert name in said
+
+    figures = tmp_path / "figures.json"
+    figures.write_text(figures.read_text(encoding="utf-8").replace("0.", "1.", 1), encoding="utf-8")
+    with pytest.raises(SystemExit) as exit_:
+        main(["reproduce", "figures", "--results", str(tmp_path)])
+    assert exit_.value.code == 1
+    assert "figures.json: the file was changed" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sharpmax.models import Splits
+from sharpmax.models._evaluation.cells import (
+    TASKS,
+    Cell,
+    Task,
+    beginning,
+    cells_of,
+    check_texts,
+    fitting_splits,
+    questions,
+    windows,
+)
+from sharpmax.tasks import key_value, passkey
+from tiny_models import tokenizer
+
+TOKENS = tokenizer()
+TEXTS = ("It was the best of times. " * 60, "Call me Ishmael! " * 90)
+
+
+def _begun(text: str, *, add_special_tokens: bool = True) -> list[int]:
+    return [1] * add_special_tokens + TOKENS.encode(text, add_special_tokens=False)
+
+
+class Begun:
+    """A tokenizer that puts a token before every text."""
+
+    encode = staticmethod(_begun)
+    decode = TOKENS.decode
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "text"])
+@pytest.mark.parametrize("wording", ["usual", "unseen"])
+def test_questions_are_those_of_the_cell(task: Task, wording: str) -> None:
+    cell = Cell(task, 420, wording)
+    drawn = questions(cell, TOKENS, TEXTS, count=8, contexts=4, seed=3)
+    assert {len(question.ids) for question in drawn} == {420}
+    assert len({question.context for question in drawn}) == (8 if task == "maximum" else 4)
+    if task != "maximum":
+        unseen = passkey.UNSEEN if task == "passkey" else key_value.UNSEEN
+        expected = set(unseen) if wording == "unseen" else {0}
+        assert {question.wording for question in drawn} == expected
+    assert drawn == questions(cell, TOKENS, TEXTS, count=8, contexts=4, seed=3)
+    assert drawn != questions(cell, TOKENS, TEXTS, count=8, contexts=4, seed=4)
+
+
+def test_what_a_tokenizer_puts_first_is_there_and_counts() -> None:
+    assert beginning(TOKENS) == ()
+    assert beginning(Begun()) == (1,)
+    for task in ("passkey", "key-value", "maximum"):
+        cell = Cell(task, 420)
+        for question in questions(cell, Begun(), TEXTS, count=2, contexts=2, seed=0):
+            assert question.ids[0] == 1
+            assert len(question.ids) == 420
+    assert [window.ids[0] for window in windows(Begun(), TEXTS, 100, 5)] == [1] * 5
+    assert {len(window.ids) for window in windows(Begun(), TEXTS, 100, 5)} == {100}
+
+
+@pytest.mark.parametrize("count", [1, 3, 30, 300])
+def test_windows_do_not_overlap_and_are_spread_over_the_texts(count: int) -> None:
+    text = "".join(chr(33 + place % 90) + f"{place:06}" for place in range(500))
+    drawn = windows(TOKENS, [text, text[::-1]], 100, count)
+    assert len(drawn) == min(count, 70)
+    assert len({window.ids for window in drawn}) == len(drawn), "each once"
+    assert [window.context for window in drawn] == list(range(len(drawn)))
+    with pytest.raises(ValueError, match="texts: expected at least 4000 tokens"):
+        windows(TOKENS, [text], 4000, 1)
+
+
+def test_parts_of_a_fit_have_their_own_texts_contexts_and_questions() -> None:
+    texts = Splits(["a" * 2000], ["b" * 2000], ["c" * 2000])
+    options = {"contexts": (5, 3, 2), "seed": 0}
+    tasks: tuple[Task, ...] = ("passkey", "key-value", "maximum")
+    splits = fitting_splits(TOKENS, texts, tasks, [400, 450], **options)
+    answers = []
+    for letter, part, count in zip("abc", vars(splits).values(), (5, 3, 2), strict=True):
+        # A question a context, but one for each of the eight pairs of a context.
+        assert len(part) == 2 * count * (1 + 8 + 1)
+        assert len({question.context for question in part}) == 2 * 3 * count
+        for question in part:
+            text = TOKENS.decode(question.ids).replace(" ", "")
+            others = {"a": "bc", "b": "ac", "c": "ab"}[letter]
+            assert not any(other * 9 in text for other in others)
+        answers.append([question.ids for question in part])
+    assert not set(answers[0]) & set(answers[1])
+    assert {len(question.ids) for question in splits.fit} == {400, 450}
+
+
+def test_nothing_is_fitted_on_wordings_that_are_kept_for_the_test() -> None:
+    texts = Splits(*([text] for text in ("a" * 900, "b" * 900, "c" * 900)))
+    for task, module in (("passkey", passkey), ("key-value", key_value)):
+        splits = fitting_splits(TOKENS, texts, [task], [400], contexts=(9, 3, 3), seed=1)
+        wordings = {question.wording for question in splits.fit}
+        assert wordings == set(range(len(module.WORDINGS))) - set(module.UNSEEN)
+
+
+def test_cells_of_tasks_and_lengths() -> None:
+    cells = cells_of(TASKS, [64, 128])
+    assert len(cells) == 2 * 6
+    assert {cell.task for cell in cells if cell.wording == "unseen"} == {"passkey", "key-value"}
+    assert cells_of(["passkey", "text"], [64], ["unseen"]) == [
+        Cell("passkey", 64, "unseen"),
+        Cell("text", 64),
+    ]
+    with pytest.raises(ValueError, match="tasks: expected some of passkey, key-value, maximum"):
+        Cell("minimum", 64)
+
+
+def test_short_texts_are_named() -> None:
+    check_texts(TOKENS, {"book": "a" * 100}, 100)
+    expected = (
+        "diary: expected at least 1,000 tokens, the longest of the lengths, in its end, got 5; "
+        "give a longer text or shorter lengths"
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        check_texts(TOKENS, {"book": "a" * 1000, "diary": "short"}, 1000, ", in its end")

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+import sharpmax
+from calibrations import make_evaluation
+from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax.models import Calibration, answer, text_loss
+from sharpmax.models._evaluation.cells import Cell, questions, windows
+from sharpmax.models._evaluation.evaluation import CellResult, Evaluation, Settings, check_cells
+from sharpmax.policies import Constant
+from tiny_models import SETTINGS, tokenizer
+
+TOKENS = tokenizer()
+TEXTS = ["It was the best of times. " * 80]
+RUN = Settings("tiny", {"book": 2080}, questions=4, contexts=2, windows=3)
+CELLS = [Cell("passkey", 120), Cell("passkey", 120, "unseen"), Cell("text", 60)]
+ARMS = {"plain": None, "flat": Constant(0.5)}
+
+
+@pytest.fixture(scope="module")
+def model() -> hf.PreTrainedModel:
+    torch.manual_seed(0)
+    made = hf.LlamaForCausalLM(hf.LlamaConfig(**SETTINGS)).eval()
+    for parameter in made.parameters():
+        parameter.data *= 8.0 if parameter.ndim > 1 else 1.0
+    return made
+
+
+def _run(model: Any, path: Path, **options: Any) -> Evaluation:
+    found = Evaluation.open(path, options.pop("settings", RUN), "run it", resume=True)
+    arms, cells = options.pop("arms", ARMS), options.pop("cells", CELLS)
+    found.run(model, TOKENS, TEXTS, arms, cells, **options)
+    return found
+
+
+def test_values_are_those_of_the_model_with_its_change(model: Any, tmp_path: Path) -> None:
+    ids = torch.arange(40, 60)[None]
+    before = model(ids).logits
+    found = _run(model, tmp_path / "new" / "evaluation.json")
+    assert [(r.arm, r.cell) for r in found.results] == [(a, c) for c in CELLS for a in ARMS]
+    asked = questions(CELLS[1], TOKENS, TEXTS, count=4, contexts=2, seed=0)
+    read = windows(TOKENS, TEXTS, 60, 3)
+    for arm, change in ARMS.items():
+        with sharpmax.sharpen(model, change or sharpmax.policies.Identity()), torch.no_grad():
+            answers = answer(model, asked)
+            losses = text_loss(model, read)
+        result = found.find(arm, CELLS[1])
+        assert result is not None
+        probabilities = [each.log_probability for each in answers]
+        assert result.log_probabilities == pytest.approx(probabilities)
+        assert result.values == tuple(float(each.exact) for each in answers)
+        assert result.contexts == (0, 1, 0, 1)
+        text = found.find(arm, CELLS[2])
+        assert text is not None
+        assert text.values == pytest.approx(losses.tolist())
+        assert text.log_probabilities == ()
+    assert found.results[2].log_probabilities != found.results[3].log_probabilities
+    assert torch.equal(model(ids).logits, before)
+
+
+def test_a_run_that_was_stopped_goes_on(model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.json"
+    whole = _run(model, tmp_path / "whole.json")
+    told: list[tuple[str, Cell]] = []
+
+    def stop(arm: str, cell: Cell, done: int, _: int) -> None:
+        told.append((arm, cell))
+        if (arm, cell, done) == ("flat", CELLS[1], 2):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(model, path, on_progress=stop)
+    assert model.config._attn_implementation == "sdpa", "nothing is left half-patched"
+    stopped = Evaluation.load(path)
+    assert len(stopped.results) == 3
+    told.clear()
+    gone_on = _run(model, path, on_progress=lambda arm, cell, *_: told.append((arm, cell)))
+    assert set(told) == {("flat", CELLS[1]), ("plain", CELLS[2]), ("flat", CELLS[2])}
+    assert gone_on.results == whole.results
+    assert Evaluation.load(path).results == whole.results
+    told.clear()
+    _run(model, path, on_progress=lambda arm, cell, *_: told.append((arm, cell)))
+    assert told == []
+
+
+def test_more_arms_and_cells_can_be_added(model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.json"
+    _run(model, path, arms={"plain": None}, cells=CELLS[:1])
+    found = _run(model, path, arms={"sharp": Constant(2.0), **ARMS})
+    assert len(found.results) == 3 * 3
+    assert Evaluation.load(path).arms["sharp"]["parameters"] == {"theta": 0.5}
+
+
+def test_an_earlier_run_is_not_overwritten(model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.json"
+    _run(model, path, cells=CELLS[2:])
+    with pytest.raises(FileExistsError, match="--resume goes on with it"):
+        Evaluation.open(path, RUN, "")
+    other = Settings("tiny", {"book": 2080}, questions=5, contexts=2, windows=3)
+    with pytest.raises(SettingsChangedError, match="go on with the same settings"):
+        Evaluation.open(path, other, "", resume=True)
+    with pytest.raises(SettingsChangedError, match="'flat' there is another change of the model"):
+        _run(model, path, arms={"flat": Constant(0.3333333333333333)})
+    assert len(Evaluation.load(path).results) == 2
+
+
+def test_files_that_were_edited_or_cut_off_are_refused(model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.json"
+    _run(model, path, cells=CELLS[2:])
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["results"][0]["values"][0] -= 1.0
+    edited, cut = tmp_path / "edited.json", tmp_path / "cut.json"
+    edited.write_text(json.dumps(content), encoding="utf-8")
+    cut.write_bytes(path.read_bytes()[:-40])
+    for file, said in ((edited, "was changed after it was written"), (cut, "cut off or damaged")):
+        with pytest.raises(DamagedFileError, match=said):
+            Evaluation.open(file, RUN, "", resume=True)
+
+
+def test_what_does_nothing_is_not_asked_again(model: Any, tmp_path: Path) -> None:
+    told: list[str] = []
+    empty = Calibration.of(model, {})
+    found = _run(
+        model, tmp_path / "evaluation.json", arms={"plain": None, "empty": empty},
+        on_progress=lambda arm, *_: told.append(arm),
+    )  # fmt: skip
+    assert set(told) == {"plain"}
+    for cell in CELLS:
+        plain, other = found.find("plain", cell), found.find("empty", cell)
+        assert plain is not None
+        assert other is not None
+        assert other.less(plain) == (0.0, (0.0, 0.0))
+
+
+def test_differences_are_of_pairs() -> None:
+    result = CellResult("a", "passkey", 64, "usual", (1.0, 1.0, 0.0, 1.0), (), (0, 0, 1, 1))
+    other = CellResult("b", "passkey", 64, "usual", (1.0, 0.0, 0.0, 0.0), (), (0, 0, 1, 1))
+    assert result.less(other) == (0.5, (0.5, 0.5))
+    assert result.mean == 0.75
+    assert result.interval == (0.5, 1.0)
+    longer = CellResult("b", "passkey", 65, "usual", other.values, (), other.contexts)
+    with pytest.raises(ValueError, match="other: expected a result of Cell"):
+        result.less(longer)
+
+
+def test_a_file_has_means_and_intervals(tmp_path: Path) -> None:
+    made = make_evaluation(cells=CELLS[:1], questions=20, contexts=5)
+    made.path = tmp_path / "evaluation.json"
+    entry = json.loads(made.save().read_text(encoding="utf-8"))["results"][1]
+    assert entry["mean"] == pytest.approx(np.mean(entry["values"]))
+    low, high = entry["interval"]
+    assert low <= entry["mean"] <= high
+    assert Evaluation.load(made.path) == made
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([Cell("passkey", 600)], "at most the 512 positions of LlamaForCausalLM, got 600 tokens"),
+        # Five digits of which the last is not read, and a space.
+        ([Cell("passkey", 510)], "got 515 tokens with the answer; leave the longer ones out"),
+        ([Cell("key-value", 200)], "length: expected at least"),
+        ([Cell("text", 500), Cell("passkey", 40)], "length: expected at least"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_before_the_work(
+    cells: list[Cell], said: str, model: Any
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_cells(model, TOKENS, TEXTS, cells)
+    check_cells(model, TOKENS, TEXTS, [*CELLS, Cell("key-value", 420), Cell("maximum", 200)])

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+
+from calibrations import CALIBRATIONS, make_calibration
+from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax.models import OtherModelError, Splits
+from sharpmax.models._evaluation import evaluation as measuring
+from sharpmax.models._evaluation.cells import Cell
+from sharpmax.models._evaluation.study import (
+    Settings,
+    Study,
+    arms_of,
+    best,
+    check_parts,
+    split_texts,
+)
+from tiny_models import SETTINGS, tokenizer
+
+TOKENS = tokenizer()
+TEXT = "".join(f"It was the {place}th of times. " for place in range(120))
+RUN = Settings(
+    "tiny", {"book": len(TEXT)}, {}, tasks=("passkey",), lengths=(120,), contexts=(4, 4, 3),
+    windows=(3, 3, 2), steps=3, batch=2, learning_rate=0.2, tolerance=9.0,
+)  # fmt: skip
+MEASURED = measuring.Settings("tiny", {"book": 100}, questions=4, contexts=2, windows=2)
+
+
+@pytest.fixture(scope="module")
+def model() -> hf.PreTrainedModel:
+    torch.manual_seed(0)
+    made = hf.LlamaForCausalLM(hf.LlamaConfig(**SETTINGS)).eval()
+    for parameter in made.parameters():
+        parameter.data *= 8.0 if parameter.ndim > 1 else 1.0
+    return made
+
+
+def _study(folder: Path, settings: Settings = RUN, *, resume: bool = True) -> Study:
+    return Study(folder, settings, "sharpmax calibrate tiny", resume=resume)
+
+
+def test_families_are_fitted_once_and_compared(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = split_texts([TEXT])
+    study = _study(tmp_path, resume=False)
+    stages: list[str] = []
+    for family in ("constant", "gain"):
+        study.fit(family, model, TOKENS, texts, lambda stage: stages.append(stage.name))
+    assert {"fit", "select", "test"} == set(stages)
+    files = sorted(path.name for path in (tmp_path / "families").iterdir())
+    assert files == ["constant.json", "gain.json"]
+    gain = study.calibrations["gain"]
+    assert gain.notes["family"] == "gain"
+    assert gain.notes["settings"]["tasks"] == ["passkey"]
+    assert gain.split_sizes == {"fit": 4, "select": 4, "test": 3}
+    assert gain.lengths == (120,)
+
+    # Going on, nothing is fitted again.
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr("sharpmax.models._evaluation.study.calibrate", fails)
+    study = _study(tmp_path)
+    assert study.fit("gain", model, TOKENS, texts).to_dict() == gain.to_dict()
+    study.fit("constant", model, TOKENS, texts)
+    with pytest.raises(AssertionError, match="fitted again"):
+        study.fit("constant+gain", model, TOKENS, texts)
+    chosen = study.choose(["constant", "gain"])
+    assert (tmp_path / "calibration.json").exists()
+    assert chosen in study.calibrations.values()
+    arms = study.arms(["constant", "gain"])
+    assert list(arms)[:3] == ["plain", "constant", "gain"]
+    found = study.evaluation(MEASURED)
+    found.run(model, TOKENS, texts.test, arms, [Cell("passkey", 120), Cell("text", 100)])
+    assert len(study.evaluation(MEASURED).results) == 2 * len(arms)
+    with pytest.raises(SettingsChangedError, match="go on with the same settings"):
+        study.evaluation(replace(MEASURED, questions=5))
+
+
+def test_a_run_that_was_stopped_in_a_fit_goes_on(model: Any, tmp_path: Path) -> None:
+    texts = split_texts([TEXT])
+
+    def stop(stage: Any) -> None:
+        if stage.name == "select":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _study(tmp_path).fit("gain", model, TOKENS, texts, stop)
+    assert model.config._attn_implementation == "sdpa"
+    study = _study(tmp_path, resume=False)
+    assert study.calibrations == {}
+
+
+def _keep(folder: Path, family: str = "constant", settings: Settings = RUN) -> Path:
+    """A finished family, as a run leaves it."""
+    calibration = CALIBRATIONS[family]
+    notes = {**calibration.notes, "settings": settings.to_dict()}
+    return replace(calibration, notes=notes).save(folder / "families" / f"{family}.json")
+
+
+def test_an_earlier_run_is_neither_overwritten_nor_mixed(model: Any, tmp_path: Path) -> None:
+    path = _keep(tmp_path)
+    with pytest.raises(FileExistsError, match="--resume goes on with it, or choose another folder"):
+        _study(tmp_path, resume=False)
+    for name, value in (("steps", 4), ("lengths", (120, 130)), ("texts", {"other": 5})):
+        changed = replace(RUN, **{name: value})
+        with pytest.raises(SettingsChangedError, match=f"the run there has {name} .* not "):
+            _study(tmp_path, changed)
+    assert list(_study(tmp_path).calibrations) == ["constant"]
+    with pytest.raises(OtherModelError, match="3 attention layers, LlamaForCausalLM has 2"):
+        _study(tmp_path).fit("constant", model, TOKENS, split_texts([TEXT]))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["after"] = 0.0
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(DamagedFileError, match="was changed after it was written"):
+        _study(tmp_path)
+
+
+def test_the_best_is_certain_by_the_second_part() -> None:
+    assert best(CALIBRATIONS) == "constant+gain"
+    empty = make_calibration("constant", certain=None)
+    assert best({"constant": empty, "gain": CALIBRATIONS["gain"]}) == "gain"
+    assert best({"constant": empty}) is None
+    assert best({}) is None
+
+
+def test_where_nothing_holds_the_choice_is_empty(tmp_path: Path) -> None:
+    study = _study(tmp_path)
+    study.calibrations = {
+        name: make_calibration(name, certain=None) for name in ("gain", "entropy")
+    }
+    assert study.choose(["gain", "entropy"]).layers == ()
+    assert json.loads((tmp_path / "calibration.json").read_text("utf-8"))["layers"] == []
+
+
+def test_arms() -> None:
+    assert list(arms_of(CALIBRATIONS)) == [
+        "plain", "constant", "gain", "constant+gain", "paper in all heads", "uniform beta 1.1",
+        "shuffled constant+gain",
+    ]  # fmt: skip
+    assert list(arms_of(CALIBRATIONS, controls=False)) == ["plain", *CALIBRATIONS]
+    assert list(arms_of({})) == ["plain", "paper in all heads", "uniform beta 1.1"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_parts_of_texts_have_nothing_in_common_and_leave_nothing_out(apart: bool) -> None:
+    texts = [TEXT, TEXT.upper()]
+    parts = split_texts(texts, ["a third"] if apart else [])
+    for place, text in enumerate(texts):
+        whole = parts.fit[place] + parts.select[place]
+        assert text.startswith(whole)
+        assert len(parts.fit[place]) == pytest.approx(0.7 * len(whole), abs=1)
+        assert whole == text if apart else whole + parts.test[place] == text
+    assert len(parts.test) == (1 if apart else 2)
+
+
+def test_short_parts_are_named() -> None:
+    parts, names = split_texts([TEXT]), Splits(["book"], ["book"], ["book"])
+    check_parts(TOKENS, parts, names, [120], [200])
+    size = {name: len(TOKENS.encode(part[0])) for name, part in vars(parts).items()}
+    for part, lengths, test_lengths in (
+        ("choosing heads", [size["select"] + 1], [10]),
+        ("the test", [10], [size["test"] + 1]),
+    ):
+        said = f"book: expected at least .*, in its part for {part}, got"
+        with pytest.raises(ValueError, match=said):
+            check_parts(TOKENS, parts, names, lengths, test_lengths)
+
+
+def test_the_law_of_the_entropy_is_not_asked_to_flatten(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, bool] = {}
+    calibrate = sys.modules["sharpmax.models"].calibrate
+
+    def spy(*arguments: Any, family: str, flatten: bool, **options: Any) -> Any:
+        asked[family] = flatten
+        return calibrate(*arguments, family=family, flatten=flatten, **{**options, "steps": 1})
+
+    monkeypatch.setattr("sharpmax.models._evaluation.study.calibrate", spy)
+    study = _study(tmp_path, replace(RUN, flatten=True))
+    for family in ("constant", "entropy"):
+        study.fit(family, model, TOKENS, split_texts([TEXT]))
+    assert asked == {"constant": True, "entropy": False}

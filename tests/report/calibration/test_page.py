@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
+from pages import Reader, assert_nothing_is_fetched, read
+from sharpmax.models._evaluation.cells import Cell, cells_of
+from sharpmax.report.calibration.accuracy import draw_answers
+from sharpmax.report.calibration.arms import is_control, looks
+from sharpmax.report.calibration.page import write_calibration_page, write_calibration_report
+from sharpmax.report.calibration.trade import draw_trade
+
+EVALUATION = make_evaluation(rises={"paper in all heads": 1.3})
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reader]:
+    path = tmp_path_factory.mktemp("page") / "new" / "report.html"
+    write_calibration_page(path, EVALUATION, CALIBRATIONS)
+    return path.read_text(encoding="utf-8"), read(path)
+
+
+def test_it_opens_with_the_verdict_and_what_was_fitted(page: tuple[str, Reader]) -> None:
+    html, reader = page
+    lead = re.search(r'<p class="lead">(.*?)</p>\n<p>(.*?)</p>', html)
+    assert lead is not None
+    assert lead[1].startswith("Sharpening did it: ")
+    assert lead[2].startswith("Monotone on passkey and key-value at 512 and 1,024 tokens")
+    assert "within the tolerance of 0.02" in reader.text
+    assert "None of the controls that need no fit does as well" in reader.text
+
+
+def test_structure(page: tuple[str, Reader]) -> None:
+    html, reader = page
+    assert "Abacus &lt;small&gt;" in html
+    assert re.findall(r"<h2>(.*?)</h2>", html) == [
+        "Every arm at a glance",
+        "Answers against length",
+        "What answers gain and ordinary text loses",
+        "The heads that change",
+        "How the verdict is reached, and what it assumes",
+        "What was measured",
+    ]
+    assert_nothing_is_fetched(html, reader)
+    images = reader.all("img")
+    assert len(images) == 2
+    assert all(len(image["alt"] or "") > 40 for image in images)
+
+
+def test_it_names_heads_controls_and_counts(page: tuple[str, Reader]) -> None:
+    said = page[1].text
+    for arm in SHARES:
+        assert arm in said
+    assert "constant: 4 heads" in said
+    assert "Control: a factor of each head's output, which touches no temperature." in said
+    assert "200 a cell, in 25 contexts" in said
+    assert "torch 2.0" in said
+    assert "sharpmax calibrate abacus" in said
+
+
+def test_all_files_are_written_and_the_same_each_time(tmp_path: Path) -> None:
+    small = make_evaluation(cells=cells_of(["passkey", "text"], [1024]), questions=50)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        written = write_calibration_report(tmp_path / folder, small, CALIBRATIONS)
+        assert [path.name for path in written] == [
+            "report.html", "table.md", "answers.png", "trade.png",
+        ]  # fmt: skip
+    for path in written:
+        assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
+    table = (tmp_path / "one" / "table.md").read_text(encoding="utf-8")
+    assert table.startswith("Sharpening did it: ")
+    assert table.count("\n## ") == 3
+
+
+def test_nothing_held_and_nothing_is_known_of_the_choice(tmp_path: Path) -> None:
+    empty = {name: make_calibration(name, certain=None) for name in ("constant", "gain")}
+    shares = {"plain": 0.5, "constant": 0.5, "gain": 0.5}
+    path = tmp_path / "nothing.html"
+    reader = read(write_calibration_page(path, make_evaluation(shares), empty))
+    assert "Nothing held: " in reader.text
+    assert "constant: no head; nothing held." in reader.text
+    bare = make_evaluation({"plain": 0.5}, [Cell("passkey", 64)], questions=4, contexts=2)
+    reader = read(write_calibration_page(path, bare, {}))
+    assert len(reader.all("img")) == 1
+    assert "Nothing was compared" in reader.text
+
+
+def test_a_panel_for_each_task_and_wording() -> None:
+    figure = draw_answers(EVALUATION, 0.02, [512, 1024], ["passkey", "key-value"])
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == [
+        "passkey", "key-value", "maximum, not fitted", "passkey, unseen wording",
+        "key-value, unseen wording", "text",
+    ]  # fmt: skip
+    lines = [len(axes.containers) for axes in figure.axes]
+    assert lines == [len(SHARES)] * 5 + [len(SHARES) - 1]
+    legend = [label.get_text() for label in figure.legends[0].get_texts()]
+    assert legend == list(SHARES)
+    one = draw_answers(make_evaluation(cells=[Cell("text", 1024)]))
+    assert len(one.axes) == 1
+    with pytest.raises(LookupError, match="no results to draw"):
+        draw_answers(make_evaluation(cells=[]))
+
+
+def test_points_are_where_the_data_is() -> None:
+    figure = draw_answers(make_evaluation(cells=cells_of(["maximum"], [1024, 4096])))
+    (axes,) = figure.axes
+    means = axes.containers[1].lines[0].get_ydata()
+    assert means == pytest.approx([80.0, 72.5])
+
+
+def test_the_curve_of_gain_against_rise() -> None:
+    figure = draw_trade(CALIBRATIONS)
+    (axes,) = figure.axes
+    labels = [label.get_text() for label in axes.get_legend().get_texts()]
+    assert labels == [
+        "constant: 4 heads kept", "gain: 2 heads kept", "constant+gain: 3 heads kept",
+    ]  # fmt: skip
+    kept = make_calibration("constant", certain=None)
+    legend = draw_trade({"constant": kept}).axes[0].get_legend().get_texts()
+    assert legend[0].get_text() == "constant: nothing kept"
+    with pytest.raises(LookupError, match="no calibration has noted candidates"):
+        draw_trade({})
+
+
+def test_looks() -> None:
+    names = ["plain", "mine", "yours", "uniform beta 1.1", "shuffled mine"]
+    found = looks(names)
+    assert list(found) == names
+    assert len({(look.color, look.marker) for look in found.values()}) == 5
+    assert [is_control(name) for name in names] == [True, False, False, True, True]
+    assert len({(look.color, look.line_style) for look in looks(list(SHARES)).values()}) == 7

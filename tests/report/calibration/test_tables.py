@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
+from diagnoses import make_diagnosis
+from sharpmax.models._evaluation.cells import Cell
+from sharpmax.models._evaluation.verdict import judge
+from sharpmax.report.calibration.tables import (
+    changes_table,
+    dispersing_table,
+    headline_table,
+    heads_table,
+    largest_rise,
+    means_table,
+    nats,
+    points,
+    summary_table,
+)
+
+MINUS = "\N{MINUS SIGN}"
+EVALUATION = make_evaluation(rises={"paper in all heads": 1.3})
+
+
+def test_every_arm_on_every_cell_with_the_best_in_bold() -> None:
+    table = means_table(EVALUATION)
+    assert table.header == ["task", "arm", "1,024", "2,048", "4,096"]
+    assert len(table.rows) == 6 * len(SHARES)
+    assert [row[0] for row in table.rows[:: len(SHARES)]] == [
+        "passkey", "passkey, unseen wording", "key-value", "key-value, unseen wording", "maximum",
+        "text",
+    ]  # fmt: skip
+    assert table.rows[1][1] == "constant"
+    assert re.fullmatch(r"\*\*80\.0\*\* \[\d\d\.\d, \d\d\.\d\]", table.rows[1][2])
+    assert table.rows[0][2].startswith("50.0 [")
+    # A loss is the better the less it is.
+    of_text = {row[1]: row[2] for row in table.rows[-len(SHARES) :]}
+    assert of_text["plain"].startswith("**")
+    assert "**" not in of_text["paper in all heads"]
+    assert "`sharpmax calibrate abacus`" in table.caption
+    assert "Abacus <small>, in float32, on other book.txt; " in table.caption
+
+
+def test_of_many_commands_the_number_is_told() -> None:
+    several = replace(EVALUATION, command="sharpmax evaluate a\nsharpmax evaluate b --resume")
+    assert "Written by 2 commands, which evaluation.json lists." in means_table(several).caption
+
+
+def test_a_few_arms_at_a_glance() -> None:
+    cells = [Cell("key-value", 2048), Cell("passkey", 1024), Cell("text", 1024)]
+    cells += [Cell("passkey", 1024, "unseen")]
+    table = headline_table(make_evaluation({"plain": 0.5, "gain": 0.75}, cells), ("plain", "gain"))
+    assert table.header == ["task", "tokens", "plain", "gain"]
+    assert table.rows[:2] == [
+        ["passkey, % right", "1,024", "50.0", "75.0"],
+        ["key-value, % right", "2,048", "46.0", "71.0"],
+    ]
+    assert table.rows[2][:2] == ["loss on text", "1,024"]
+    assert len(table.rows) == 3
+    assert not headline_table(EVALUATION, ("plain", "no such arm")).rows
+
+
+def test_what_is_not_there_is_left_out() -> None:
+    cells = [Cell("passkey", 1024), Cell("maximum", 2048)]
+    table = means_table(make_evaluation({"plain": 0.5, "gain": 0.5}, cells))
+    assert [row[3] for row in table.rows[:2]] == ["", ""]
+    assert [row[2] for row in table.rows[2:]] == ["", ""]
+    assert not any("**" in cell for row in table.rows for cell in row), "none is better"
+
+
+def test_changes_are_bold_where_they_are_no_chance() -> None:
+    table = changes_table(EVALUATION)
+    rows = {row[1]: row for row in table.rows[: len(SHARES) - 1]}
+    assert "plain" not in rows
+    assert rows["constant"][2].startswith("**+30.0 [+")
+    assert rows["paper in all heads"][2].startswith(f"**{MINUS}45.0 [")
+    same = changes_table(make_evaluation({"plain": 0.5, "gain": 0.5}, [Cell("passkey", 1024)]))
+    assert same.rows == [["passkey", "gain", "+0.0 [+0.0, +0.0]"]]
+    without = make_evaluation({"gain": 0.5}, [Cell("passkey", 1024)])
+    assert changes_table(without).rows == []
+
+
+def test_all_arms_at_a_glance() -> None:
+    verdict = judge(EVALUATION, CALIBRATIONS)
+    table = summary_table(EVALUATION, CALIBRATIONS, verdict)
+    assert "against constant" in table.header
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert list(rows) == [f"**{arm}**" if arm == "constant" else arm for arm in SHARES]
+    assert rows["plain"] == ["", "2,400", "46.0", "", "", "", "", ""]
+    heads, questions, right, against_plain, unseen, against, surprise, rise = rows["gain"]
+    assert (heads, questions, right) == ("2", "2,400", "51.2")
+    assert against_plain.startswith("+5.2 [")
+    assert unseen.startswith("+5.2 [")
+    assert against.startswith(f"{MINUS}25.0 [")
+    assert surprise.startswith(f"{MINUS}{0.0517 * 1.9:.3f} [")
+    assert rise.startswith("+0.004 [")
+    assert rows["**constant**"][5] == ""
+    assert rows["paper in all heads"][7].startswith("+1.300")
+    assert "passkey and key-value, 2,400 in 25 contexts: percent right of those" in table.caption
+
+
+def test_nothing_to_be_better_than() -> None:
+    evaluation = make_evaluation({"plain": 0.5}, [Cell("text", 64)])
+    table = summary_table(evaluation, {}, judge(evaluation, {}))
+    assert table.rows == [["plain", *[""] * 8]]
+
+
+def test_what_becomes_of_heads_that_disperse() -> None:
+    diagnosis = make_diagnosis([["dispersing", "flat", "flat", "sink"]] * 3)
+    contributions = [[0.1 * head - layer for layer in range(3) for head in range(4)]]
+    calibration = make_calibration("constant", {(1, 0): 1.5, (2, 0): 0.5, (2, 2): 1.2})
+    calibration.notes["select"]["contributions"] = contributions
+    table = dispersing_table(calibration, diagnosis, most=2)
+    assert table.header[-1] == "of the 2 that help most"
+    assert table.rows == [
+        ["dispersing", "3", "2", "1", "1", "1"],
+        ["flat", "6", "1", "1", "0", "1"],
+        ["sink", "3", "0", "0", "0", "0"],
+    ]
+
+
+def test_heads_have_the_columns_that_they_need() -> None:
+    assert heads_table(CALIBRATIONS["constant"]).header == ["layer", "head", "beta"]
+    assert heads_table(CALIBRATIONS["gain"]).header == ["layer", "head", "gain"]
+    both = heads_table(CALIBRATIONS["constant+gain"])
+    assert both.header == ["layer", "head", "beta", "gain"]
+    assert both.rows == [
+        ["0", "1", "1.400", "1.100"], ["1", "2", "1.300", "1.000"], ["2", "2", "1.000", "0.800"],
+    ]  # fmt: skip
+    assert heads_table(make_calibration("gain", certain=None)).rows == []
+
+
+def test_the_largest_rise() -> None:
+    found = largest_rise(EVALUATION, "paper in all heads")
+    assert found is not None
+    length, change, (low, high) = found
+    assert length in (1024, 2048, 4096)
+    assert low < change < high
+    assert change == pytest.approx(1.3, abs=0.01)
+    assert largest_rise(EVALUATION, None) is None
+
+
+def test_signs() -> None:
+    assert points(-0.5, (-0.51, 0.002)) == f"{MINUS}50.0 [{MINUS}51.0, +0.2]"
+    assert nats(0.0123, (-0.001, 0.02)) == f"+0.012 [{MINUS}0.001, +0.020]"

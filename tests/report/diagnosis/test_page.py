@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from diagnoses import MIXED, SLOPES, make_diagnosis
+from pages import Reader, assert_nothing_is_fetched, read
+from sharpmax.report.diagnosis import text
+from sharpmax.report.diagnosis.page import write_diagnosis_page
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reader]:
+    path = write_diagnosis_page(tmp_path_factory.mktemp("page") / "new" / "report.html", MIXED)
+    return path.read_text(encoding="utf-8"), read(path)
+
+
+def test_it_opens_with_what_one_sees(page: tuple[str, Reader]) -> None:
+    lead = re.search(r'<p class="lead">(.*?)</p>', page[0])
+    assert lead is not None
+    assert lead[1].startswith("Of 12 heads, 2 disperse as inputs grow from 64 to 1,024 tokens:")
+    assert "Of the others, 2 spread slowly, one stays as sharp" in lead[1]
+    ends = [math.exp(1.0 + slope * math.log(16)) for slope in (0.0, SLOPES["dispersing"] or 0.0)]
+    assert f"as if over {ends[0]:.0f} tokens alike at 64 tokens" in lead[1]
+    assert f"over {ends[1]:.0f} at 1,024" in lead[1]
+
+
+def test_structure(page: tuple[str, Reader]) -> None:
+    html, reader = page
+    assert len(reader.all("h1")) == 1
+    assert "Abacus &lt;small&gt;" in html
+    assert re.findall(r"<h2>(.*?)</h2>", html) == [
+        "All heads at a glance",
+        "Entropy against length",
+        "Heads that disperse most",
+        "Heads with a window",
+        "What the lemma guarantees",
+        "What to do next",
+        "What was measured",
+    ]
+    assert_nothing_is_fetched(html, reader)
+    images = reader.all("img")
+    assert len(images) == 3
+    assert all(len(image["alt"] or "") > 40 for image in images)
+
+
+def test_it_counts_honestly(page: tuple[str, Reader]) -> None:
+    said = page[1].text
+    assert f"{MIXED.rows_measured} measured, {MIXED.rows_skipped} left out without a key" in said
+    assert "60 left out as not finite" in said
+    assert "weights in bfloat16" in said
+    assert "sdpa" in said
+    assert "2 at each length: text of a book" in said
+    assert "torch 2.0" in said
+    assert "4 heads in layer 1 see a window of at most 128 tokens" in said
+    assert "interrupted" not in said
+
+
+def test_the_lemma(page: tuple[str, Reader]) -> None:
+    said = page[1].text
+    first = math.ceil(100 * math.exp(2.0))
+    assert "spreads of heads go from 2.0 to 18.0" in said
+    assert "3 heads are beyond that length in the longest input of 1,024 tokens" in said
+    assert f"head 0 of layer 0, at {first} tokens" in said
+
+
+def test_what_to_do_next_is_about_the_worst_heads(page: tuple[str, Reader]) -> None:
+    assert "sharpmax.sharpen(model, policies, heads={0: [0, 1, 2], 2: [3]})" in page[1].text
+    assert "policies = {0: Exponential(1.01), 2: Exponential(1.03)}" in page[1].text
+
+
+def test_what_to_do_next_can_be_typed(page: tuple[str, Reader]) -> None:
+    for command in ("calibrate", "evaluate"):
+        assert f"sharpmax {command} 'somewhere/Abacus <small>' --text" in page[1].text
+
+
+def test_no_head_disperses(tmp_path: Path) -> None:
+    calm = make_diagnosis([["flat", "growing"]])
+    reader = read(write_diagnosis_page(tmp_path / "calm.html", calm))
+    assert "Of 2 heads, none disperses" in reader.text
+    assert "Heads whose entropy grows most" in reader.text
+    one = make_diagnosis([["dispersing"]])
+    assert "Of 1 heads, one disperses" in text.what_one_sees(one)
+
+
+def test_windows_alone_and_nothing_at_all(tmp_path: Path) -> None:
+    reader = read(write_diagnosis_page(tmp_path / "local.html", make_diagnosis([["local"]])))
+    assert "What the lemma guarantees" not in reader.text
+    assert "Heads that" not in reader.text
+    reader = read(write_diagnosis_page(tmp_path / "none.html", make_diagnosis([[None]])))
+    assert "Of one nothing can be said" in reader.text
+
+
+def test_what_is_not_usual_is_said() -> None:
+    facts = text.facts(
+        make_diagnosis(
+            [["flat"]],
+            unit="elements",
+            tokens=(400.0, 1500.0, 6000.0),
+            sink=True,
+            interrupted=True,
+            unmeasured={"layers.7": "it is closed"},
+            notes=("llama: yarn scales the logits",),
+            source="",
+        )
+    )
+    assert facts["Lengths"] == "64, 256, 1,024 elements; in tokens 400, 1,500, 6,000"
+    assert facts["Inputs"] == "2 at each length; interrupted, there were more"
+    assert facts["Not measured"] == "layers.7: it is closed"
+    assert facts["The model's own temperature"] == "llama: yarn scales the logits"
+    assert "left out" in facts["Sinks"]
+
+
+def test_large_models_have_pictures_of_points(tmp_path: Path) -> None:
+    path = write_diagnosis_page(tmp_path / "large.html", make_diagnosis([["growing"] * 64] * 7))
+    reader = read(path)
+    assert all((image["src"] or "").startswith("data:image/png") for image in reader.all("img"))
+    assert "All 448 heads that see everything" in reader.text
+    assert len(reader.all("tr")) < 500
+
+
+def test_the_same_diagnosis_gives_the_same_page(tmp_path: Path) -> None:
+    pages = [write_diagnosis_page(tmp_path / f"{i}.html", MIXED).read_bytes() for i in range(2)]
+    assert pages[0] == pages[1]
