@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sharpmax.models import Window
-from sharpmax.models._families import Family, FamilyName
-from sharpmax.models._layers import attention_layers
+from sharpmax.models._calibration.parameters import Family, FamilyName
+from sharpmax.models._handle import Sharpened
+from sharpmax.models._inspect import attention_layers
 from sharpmax.models._rule import Rule
-from sharpmax.models._sharpened import Sharpened
 
 HEADS, WIDTH = 2, 8
 

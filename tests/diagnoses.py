@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from sharpmax.models import Diagnosis, Distribution, Head, HeadRecord
-from sharpmax.models._heads import Verdict
+from sharpmax.models._diagnosis.heads import Verdict
 
 LENGTHS = (64, 256, 1024)
 

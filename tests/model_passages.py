@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from sharpmax.models._door import (
+from sharpmax.models._interface import (
     MASKED,
     NAME,
     attention_forward,

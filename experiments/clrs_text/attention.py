@@ -13,7 +13,7 @@ import sharpmax
 from experiments.clrs_text.recipe import Recipe
 from sharpmax import policies
 from sharpmax.models import Sharpened
-from sharpmax.models._layers import attention_layers
+from sharpmax.models._inspect import attention_layers
 
 __all__ = ["TrainedIn"]
 

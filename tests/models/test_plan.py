@@ -6,7 +6,7 @@ import pytest
 
 from model_families import BY_NAME, shared
 from sharpmax.models import CannotSharpenError
-from sharpmax.models._layers import attention_layers
+from sharpmax.models._inspect import attention_layers
 from sharpmax.models._plan import plan
 from sharpmax.policies import Constant, Exponential, Identity, Policy
 

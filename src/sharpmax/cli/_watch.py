@@ -156,7 +156,7 @@ def load(
     import torch
 
     from sharpmax.models import load_model
-    from sharpmax.models._layers import attention_layers, own_temperatures
+    from sharpmax.models._inspect import attention_layers, own_temperatures
     from sharpmax.models._load import SMOLLM2
     from sharpmax.models._sharpen import check_causal_lm
 

@@ -144,10 +144,10 @@ def calibrate(
     from rich.console import Console
 
     from sharpmax.models import Splits
+    from sharpmax.models._calibration.parameters import FAMILIES
     from sharpmax.models._evaluation import evaluation as measuring
     from sharpmax.models._evaluation.cells import TASKS, cells_of
     from sharpmax.models._evaluation.study import Settings, Study, check_parts, split_texts
-    from sharpmax.models._families import FAMILIES
 
     fitted = names("--tasks", tasks, TASKS)
     of_text = "text" in fitted

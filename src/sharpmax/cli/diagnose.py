@@ -229,7 +229,7 @@ def _check_positions(model: Any, longest: int, limit: int, what: str = "got") ->
 
 def _positions(model: Any) -> int:
     """How many tokens the model takes; a number beyond all texts where it does not say."""
-    from sharpmax.models._diagnose import positions
+    from sharpmax.models._diagnosis.diagnose import positions
 
     return positions(model) or sys.maxsize
 

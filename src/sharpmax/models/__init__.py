@@ -13,26 +13,26 @@ if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 21
 
 # After the checks above.
 from sharpmax._files import DamagedFileError  # noqa: E402
-from sharpmax.models import _door  # noqa: E402
+from sharpmax.models import _interface  # noqa: E402
 from sharpmax.models._answers import Answer, Asked, answer  # noqa: E402
-from sharpmax.models._calibrate import Stage, calibrate  # noqa: E402
-from sharpmax.models._calibration import Calibration, LayerCalibration, OtherModelError  # noqa: E402
-from sharpmax.models._diagnose import diagnose  # noqa: E402
-from sharpmax.models._diagnosis import Diagnosis  # noqa: E402
-from sharpmax.models._door import Recorder  # noqa: E402
-from sharpmax.models._heads import Distribution, Head, HeadRecord  # noqa: E402
-from sharpmax.models._load import CannotLoadError, load_model  # noqa: E402
-from sharpmax.models._objective import (  # noqa: E402
+from sharpmax.models._calibration.calibrate import Stage, calibrate  # noqa: E402
+from sharpmax.models._calibration.objectives import (  # noqa: E402
     Splits,
     Window,
     answer_loss,
     text_loss,
     text_splits,
 )
+from sharpmax.models._calibration.result import Calibration, LayerCalibration, OtherModelError  # noqa: E402
+from sharpmax.models._diagnosis.diagnose import diagnose  # noqa: E402
+from sharpmax.models._diagnosis.heads import Distribution, Head, HeadRecord  # noqa: E402
+from sharpmax.models._diagnosis.result import Diagnosis  # noqa: E402
+from sharpmax.models._handle import LayerStatus, Sharpened  # noqa: E402
+from sharpmax.models._interface import Recorder  # noqa: E402
+from sharpmax.models._load import CannotLoadError, load_model  # noqa: E402
 from sharpmax.models._plan import CannotSharpenError  # noqa: E402
 from sharpmax.models._record import record  # noqa: E402
 from sharpmax.models._sharpen import sharpen  # noqa: E402
-from sharpmax.models._sharpened import LayerStatus, Sharpened  # noqa: E402
 
 __all__ = [
     "Answer",
@@ -64,4 +64,4 @@ __all__ = [
     "text_splits",
 ]
 
-_door.register()
+_interface.register()

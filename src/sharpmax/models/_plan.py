@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sharpmax._files import RefusedError
-from sharpmax.models._calibration import Calibration
-from sharpmax.models._layers import KINDS, Layer
+from sharpmax.models._calibration.result import Calibration
+from sharpmax.models._inspect import KINDS, Layer
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Policy
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import nn
 
 from sharpmax._attention.problem import SinkRole
-from sharpmax.models._door import Observer, Recorder
-from sharpmax.models._layers import attention_layers
+from sharpmax.models._handle import Sharpened
+from sharpmax.models._inspect import attention_layers
+from sharpmax.models._interface import Observer, Recorder
 from sharpmax.models._rule import Rule
 from sharpmax.models._sharpen import check_reachable, inner_model
-from sharpmax.models._sharpened import Sharpened
 
 
 def record(

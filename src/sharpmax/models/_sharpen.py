@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 
 from sharpmax._attention.api import Implementation
 from sharpmax._attention.problem import SinkRole
-from sharpmax.models._calibration import Calibration
-from sharpmax.models._layers import Layer, attention_layers, chooses_keys
+from sharpmax.models._calibration.result import Calibration
+from sharpmax.models._handle import Sharpened
+from sharpmax.models._inspect import Layer, attention_layers, chooses_keys
 from sharpmax.models._plan import CannotSharpenError, Which, plan
 from sharpmax.models._rule import Rule
-from sharpmax.models._sharpened import Sharpened
 from sharpmax.policies import Identity, Policy
 
 
@@ -61,8 +61,8 @@ def sharpen(
         A handle, which is a context manager: `restore`, `disabled`, `status`.
 
     Raises:
-        CannotSharpenError: nothing would be changed, the model is sharpened already, or it tells its
-            attention which keys to take (`indices`).
+        CannotSharpenError: nothing would be changed, the model is sharpened already, or it tells
+            its attention which keys to take (`indices`).
         TypeError, ValueError: naming the argument, what was expected and what came.
 
     Example:

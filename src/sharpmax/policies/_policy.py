@@ -38,7 +38,7 @@ class EntropyRange(NamedTuple):
 class Policy(ABC):
     """A rule that gives each row an inverse temperature beta = 1/theta from its statistics.
 
-    A policy never flattens: beta >= 1 (`Constant` alone may, with beta < 1). Parameters are numbers,
+    A policy never flattens: beta >= 1 (`Constant` alone may, below 1). Parameters are numbers,
     or arrays that broadcast against the rows, that is the logits without their row axis; in
     `sharpmax.attention` a parameter with one axis has one entry per query head. They may be
     tensors that require gradients.

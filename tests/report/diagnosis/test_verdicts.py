@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from diagnoses import MIXED
-from sharpmax.models._heads import VERDICTS as JUDGED
+from sharpmax.models._diagnosis.heads import VERDICTS as JUDGED
 from sharpmax.report.diagnosis.verdicts import VERDICTS, counts, handles
 
 

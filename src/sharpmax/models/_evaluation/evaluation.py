@@ -17,7 +17,7 @@ import sharpmax
 from sharpmax._resampling import clustered_interval
 from sharpmax._results import SettingsChangedError, machine, read_sealed, versions, write_sealed
 from sharpmax.models import Calibration, Window, answer, text_loss
-from sharpmax.models._diagnose import positions
+from sharpmax.models._diagnosis.diagnose import positions
 from sharpmax.models._evaluation.arms import Change
 from sharpmax.models._evaluation.cells import Cell, questions, windows
 from sharpmax.tasks.questions import Question, Tokenizer

@@ -11,14 +11,14 @@ from transformers import PreTrainedModel
 
 from sharpmax._results import check_settings, refuse_earlier
 from sharpmax.models import Calibration, Splits, Stage, Window, calibrate
-from sharpmax.models._calibrate import TEXT_WEIGHT, TOLERANCE
+from sharpmax.models._calibration.calibrate import TEXT_WEIGHT, TOLERANCE
+from sharpmax.models._calibration.parameters import FamilyName
 from sharpmax.models._evaluation import evaluation as measuring
 from sharpmax.models._evaluation.arms import Change, control_arms
 from sharpmax.models._evaluation.cells import Task, check_texts, fitting_splits, windows
 from sharpmax.models._evaluation.changes import certain_gain
 from sharpmax.models._evaluation.evaluation import Evaluation
 from sharpmax.models._evaluation.verdict import PLAIN
-from sharpmax.models._families import FamilyName
 from sharpmax.tasks.questions import Tokenizer
 
 __all__ = ["Settings", "Study", "arms_of", "best", "check_parts", "split_texts"]

@@ -16,9 +16,9 @@ from torch import Tensor
 import sharpmax
 from model_families import BY_NAME, DECODERS, TINY, VOCABULARY, indexed, result, shared
 from sharpmax.models import CannotSharpenError, Diagnosis, HeadRecord
-from sharpmax.models._diagnose import SHORTEST
-from sharpmax.models._door import ATTRIBUTE, NAMES
-from sharpmax.models._meter import Meter, rows_of
+from sharpmax.models._diagnosis.diagnose import SHORTEST
+from sharpmax.models._diagnosis.meter import Meter, rows_of
+from sharpmax.models._interface import ATTRIBUTE, NAMES
 
 LENGTHS = (8, 21, 40)
 ROWS = 6

@@ -12,7 +12,7 @@ from typing import Any
 
 from sharpmax._extras import require
 from sharpmax._files import DamagedFileError, read_sealed, write_sealed
-from sharpmax.models._heads import FIGURES, VERDICTS, Distribution, Head, HeadRecord
+from sharpmax.models._diagnosis.heads import FIGURES, VERDICTS, Distribution, Head, HeadRecord
 
 FORMAT = "sharpmax diagnosis 2"
 
@@ -31,7 +31,8 @@ class Diagnosis:
     - "growing": that slope is at least 0.1.
     - "flat": none of these.
 
-    The numbers are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` of `sharpmax.models._heads`.
+    The numbers are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` in
+    `sharpmax.models._diagnosis.heads`.
 
     Attributes:
         model_name: where the weights came from, as the configuration names it; may be empty.

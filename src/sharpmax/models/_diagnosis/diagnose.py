@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._files import versions
-from sharpmax.models._diagnosis import Diagnosis
-from sharpmax.models._heads import of_layer
-from sharpmax.models._layers import Layer, attention_layers
-from sharpmax.models._meter import LooksAhead, Meter
+from sharpmax.models._diagnosis.heads import of_layer
+from sharpmax.models._diagnosis.meter import LooksAheadError, Meter
+from sharpmax.models._diagnosis.result import Diagnosis
+from sharpmax.models._handle import tensor_parallel
+from sharpmax.models._inspect import Layer, attention_layers
 from sharpmax.models._plan import CannotSharpenError
 from sharpmax.models._record import record
 from sharpmax.models._sharpen import check_reachable, inner_model
-from sharpmax.models._sharpened import tensor_parallel
 
 ROWS = 64
 """How many of the last rows of each length are measured, if nothing else is asked for."""
@@ -228,7 +228,7 @@ class _Passes:
             try:
                 self._meter.begin(lengths)
                 self._pass(tokens[: lengths[-1]])
-            except LooksAhead:
+            except LooksAheadError:
                 self._at_once = False
                 self._meter.drop()
         if not self._at_once:

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sharpmax._files import DamagedFileError, RefusedError, read_sealed, versions, write_sealed
-from sharpmax.models._layers import Layer, attention_layers
+from sharpmax.models._inspect import Layer, attention_layers
 from sharpmax.models._rule import changed
 from sharpmax.policies import Policy
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax.models._answers import Asked, common_length
-from sharpmax.models._door import NAMES
-from sharpmax.models._layers import attention_layers
+from sharpmax.models._inspect import attention_layers
+from sharpmax.models._interface import NAMES
 
 Item = TypeVar("Item")
 

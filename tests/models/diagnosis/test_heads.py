@@ -10,9 +10,9 @@ import pytest
 
 from model_families import shared
 from sharpmax.models import Distribution
-from sharpmax.models._heads import judge, of_layer
-from sharpmax.models._layers import attention_layers
-from sharpmax.models._meter import Slot
+from sharpmax.models._diagnosis.heads import judge, of_layer
+from sharpmax.models._diagnosis.meter import Slot
+from sharpmax.models._inspect import attention_layers
 
 
 @pytest.mark.parametrize(

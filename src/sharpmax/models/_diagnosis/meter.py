@@ -19,7 +19,7 @@ from sharpmax._statistics import statistics
 Values = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 
 
-class LooksAhead(Exception):
+class LooksAheadError(Exception):
     """A row sees what lies behind the prefix that it was to be the last of."""
 
 
@@ -200,14 +200,14 @@ def _prefix(problem: Problem, start: int, stop: int, length: int) -> Problem:
     """The rows from `start` to `stop` of a prefix of the tokens, and the keys of that prefix.
 
     Raises:
-        LooksAhead: they see more than these keys.
+        LooksAheadError: they see more than these keys.
     """
     rows = problem.rows_between(start, stop)
     if problem.key.shape[2] == length:
         return rows
     mask = rows.mask
     if problem.right != 0 and (mask is None or bool(_visible(mask[..., length:]).any())):
-        raise LooksAhead
+        raise LooksAheadError
     return replace(
         rows, key=rows.key[:, :, :length], mask=None if mask is None else mask[..., :length]
     )

@@ -10,8 +10,16 @@ from torch import Tensor
 
 from calibrated_model import distance, opened, some_windows, tiny
 from sharpmax.models import Window
-from sharpmax.models._fit import Part
-from sharpmax.models._select import PATH, SCALES, SHARES, Losses, difference, evaluate, select
+from sharpmax.models._calibration.fit import Part
+from sharpmax.models._calibration.select import (
+    PATH,
+    SCALES,
+    SHARES,
+    Losses,
+    difference,
+    evaluate,
+    select,
+)
 
 HELPFUL, HARMFUL = 2, 1
 """Heads, counted over both layers: the first is spoilt, and doubling its logits mends it."""

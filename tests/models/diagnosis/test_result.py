@@ -15,8 +15,8 @@ from model_families import shared
 from sharpmax import MissingExtraError
 from sharpmax._files import write_sealed
 from sharpmax.models import DamagedFileError, Diagnosis, Distribution
-from sharpmax.models._diagnosis import FORMAT
-from sharpmax.models._heads import VERDICTS
+from sharpmax.models._diagnosis.heads import VERDICTS
+from sharpmax.models._diagnosis.result import FORMAT
 
 
 def made() -> Diagnosis:

@@ -12,7 +12,9 @@ from transformers import PreTrainedModel
 
 from sharpmax._attention.api import Implementation
 from sharpmax._attention.problem import SinkRole
-from sharpmax.models._door import (
+from sharpmax.models._config import Hold
+from sharpmax.models._inspect import Kind, Layer, configs, own_temperatures
+from sharpmax.models._interface import (
     ATTRIBUTE,
     MASKED,
     NAME,
@@ -22,8 +24,6 @@ from sharpmax.models._door import (
     Observer,
     Recorder,
 )
-from sharpmax.models._hold import Hold
-from sharpmax.models._layers import Kind, Layer, configs, own_temperatures
 from sharpmax.models._plan import CannotSharpenError
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Policy

@@ -13,12 +13,8 @@ from transformers import PreTrainedModel
 
 from sharpmax._resampling import clustered_interval
 from sharpmax._statistics import RowStatistics
-from sharpmax.models._calibration import Calibration
-from sharpmax.models._diagnose import positions
-from sharpmax.models._families import Family, FamilyName
-from sharpmax.models._fit import Part, fit
-from sharpmax.models._layers import attention_layers
-from sharpmax.models._objective import (
+from sharpmax.models._calibration.fit import Part, fit
+from sharpmax.models._calibration.objectives import (
     Objective,
     Splits,
     Window,
@@ -28,11 +24,15 @@ from sharpmax.models._objective import (
     drift,
     text_loss,
 )
+from sharpmax.models._calibration.parameters import Family, FamilyName
+from sharpmax.models._calibration.result import Calibration
+from sharpmax.models._calibration.select import Candidate, Losses, Selection, evaluate, select
+from sharpmax.models._diagnosis.diagnose import positions
+from sharpmax.models._handle import Sharpened, tensor_parallel
+from sharpmax.models._inspect import attention_layers
 from sharpmax.models._record import record
 from sharpmax.models._rule import Rule
-from sharpmax.models._select import Candidate, Losses, Selection, evaluate, select
 from sharpmax.models._sharpen import check_causal_lm, check_reachable, inner_model
-from sharpmax.models._sharpened import Sharpened, tensor_parallel
 
 TOLERANCE = 0.02
 """Nats by which the loss on ordinary text may rise, if nothing else is asked for."""
@@ -118,8 +118,8 @@ def calibrate(
         The calibration, for `sharpmax.sharpen` or its `save`.
 
     Raises:
-        CannotSharpenError: there is no attention that can be reached, the model is sharpened, or it is
-            no causal language model where one is needed.
+        CannotSharpenError: there is no attention that can be reached, the model is sharpened, or it
+            is no causal language model where one is needed.
         NotImplementedError: the heads of the model are spread over ranks.
         TypeError, ValueError: naming the argument, what was expected and what came.
     """

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from transformers import LlamaConfig
 
-from sharpmax.models._hold import Hold
+from sharpmax.models._config import Hold
 
 
 def test_the_last_one_puts_the_original_back() -> None:

@@ -13,7 +13,7 @@ import sharpmax
 from calibrated_model import opened, some_windows, tiny
 from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
-from sharpmax.models._objective import _takes_any_mask, answer_wrong, drift
+from sharpmax.models._calibration.objectives import _takes_any_mask, answer_wrong, drift
 from sharpmax.policies import Exponential
 from sharpmax.tasks.questions import Question
 

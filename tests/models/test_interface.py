@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import sharpmax
 from model_passages import Passage, expected_output
-from sharpmax.models._door import (
+from sharpmax.models._interface import (
     ATTRIBUTE,
     MASKED,
     NAME,

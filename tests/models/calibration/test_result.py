@@ -11,7 +11,7 @@ import sharpmax
 from model_families import BY_NAME, result, shared
 from sharpmax._files import write_sealed
 from sharpmax.models import Calibration, DamagedFileError, LayerCalibration, OtherModelError
-from sharpmax.models._calibration import FORMAT
+from sharpmax.models._calibration.result import FORMAT
 from sharpmax.models._rule import changed
 from sharpmax.policies import Constant, Exponential, Hard, Identity
 

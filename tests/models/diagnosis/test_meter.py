@@ -10,9 +10,9 @@ from torch import Tensor, nn
 import sharpmax
 from sharpmax._attention import problem as problems
 from sharpmax._attention.problem import Problem
-from sharpmax.models import _meter
-from sharpmax.models._door import ATTRIBUTE, Attachment, Observer, attention_forward
-from sharpmax.models._meter import LooksAhead, Meter, measure, rows_of
+from sharpmax.models._diagnosis import meter as _meter
+from sharpmax.models._diagnosis.meter import LooksAheadError, Meter, measure, rows_of
+from sharpmax.models._interface import ATTRIBUTE, Attachment, Observer, attention_forward
 from sharpmax.models._rule import Rule
 
 LENGTH = 12
@@ -115,7 +115,7 @@ def test_looking_ahead_is_refused() -> None:
     hidden = torch.where(causal(), 0.0, torch.finfo(torch.float32).min)
     meter.observe(0, problem(hidden, is_causal=False))
     for mask in (None, torch.ones_like(causal()), torch.zeros_like(hidden)):
-        with pytest.raises(LooksAhead):
+        with pytest.raises(LooksAheadError):
             meter.observe(0, problem(mask, is_causal=False))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from sharpmax.models._families import FAMILIES, Family
-from sharpmax.models._layers import Layer
+from sharpmax.models._calibration.parameters import FAMILIES, Family
+from sharpmax.models._inspect import Layer
 from sharpmax.policies import Constant, Exponential
 
 
@@ -39,7 +39,7 @@ def test_numbers_go_to_their_heads() -> None:
     assert rules[0].is_stock
     policy = rules[3].policy
     assert isinstance(policy, Constant)
-    torch.testing.assert_close(1 / torch.as_tensor(policy.theta), numbers[0, 2:].exp())
+    torch.testing.assert_close(torch.as_tensor(policy.beta), numbers[0, 2:].exp())
     assert rules[3].gain is not None
     torch.testing.assert_close(rules[3].gain, numbers[1, 2:].exp())
 

@@ -12,12 +12,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 import sharpmax
 from model_families import BY_NAME
 from sharpmax.models import Calibration, CannotSharpenError, Splits, Window, answer, calibrate
-from sharpmax.models._calibrate import Stage, references
-from sharpmax.models._fit import Part
-from sharpmax.models._layers import attention_layers
-from sharpmax.models._objective import text_loss
+from sharpmax.models._calibration.calibrate import Stage, references
+from sharpmax.models._calibration.fit import Part
+from sharpmax.models._calibration.objectives import text_loss
+from sharpmax.models._handle import Sharpened
+from sharpmax.models._inspect import attention_layers
 from sharpmax.models._rule import Rule
-from sharpmax.models._sharpened import Sharpened
 from sharpmax.tasks.questions import Question
 
 HEADS, WIDTH = 4, 16
@@ -86,9 +86,9 @@ def _fit(model: LlamaForCausalLM, **options: Any) -> Calibration:
 def test_a_head_that_was_flattened_is_found_and_mended() -> None:
     calibration = _fit(_spoilt(1, 2, 0.5))
     betas = {
-        (layer.index, head): 1 / theta
+        (layer.index, head): float(beta)
         for layer in calibration.layers
-        for head, theta in enumerate(layer.policy.theta)
+        for head, beta in enumerate(layer.policy.beta)
     }
     assert betas[1, 2] == pytest.approx(2.0, rel=0.1)
     assert all(beta < 1.2 for place, beta in betas.items() if place != (1, 2))
@@ -103,7 +103,7 @@ def test_a_head_that_was_sharpened_is_flattened_only_if_that_is_asked_for() -> N
     assert _fit(_spoilt(0, 1, 2.0)).notes["flatten"] is False
     calibration = _fit(_spoilt(0, 1, 2.0), flatten=True)
     (layer,) = [layer for layer in calibration.layers if layer.index == 0]
-    assert 1 / layer.policy.theta[1] == pytest.approx(0.5, rel=0.1)
+    assert layer.policy.beta[1] == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_gain_is_found_and_is_no_temperature() -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sharpmax.models._families import Family
-from sharpmax.models._objective import Objective
-from sharpmax.models._sharpened import Sharpened
+from sharpmax.models._calibration.objectives import Objective
+from sharpmax.models._calibration.parameters import Family
+from sharpmax.models._handle import Sharpened
 
 
 @dataclass(frozen=True)

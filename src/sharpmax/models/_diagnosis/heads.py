@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sharpmax.models._layers import Kind, Layer
-from sharpmax.models._meter import RowFigures, Slot
+from sharpmax.models._diagnosis.meter import RowFigures, Slot
+from sharpmax.models._inspect import Kind, Layer
 from sharpmax.theory import critical_length
 
 Verdict = Literal["dispersing", "growing", "flat", "sink", "local"]

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from calibrated_model import distance, opened, some_windows, tiny, whole
-from sharpmax.models._families import FAMILIES
-from sharpmax.models._fit import Part, _in_turn, fit, frozen, gradients
-from sharpmax.models._select import evaluate
+from sharpmax.models._calibration.fit import Part, _in_turn, fit, frozen, gradients
+from sharpmax.models._calibration.parameters import FAMILIES
+from sharpmax.models._calibration.select import evaluate
 
 OPTIONS: dict[str, Any] = {"steps": 30, "learning_rate": 0.1, "shrink": 0.0, "seed": 0}
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from sharpmax.models._layers import Layer
+from sharpmax.models._inspect import Layer
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Constant, Exponential, Policy
 

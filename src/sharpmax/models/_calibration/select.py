@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sharpmax.models._families import Family
-from sharpmax.models._fit import Part, frozen, gradients
-from sharpmax.models._sharpened import Sharpened
+from sharpmax.models._calibration.fit import Part, frozen, gradients
+from sharpmax.models._calibration.parameters import Family
+from sharpmax.models._handle import Sharpened
 
 PATH = (0.5 - 12**-0.5, 0.5 + 12**-0.5)
 """Where between "change nothing" and the fitted numbers derivatives are taken: the two points of

@@ -4,7 +4,7 @@ import pytest
 import transformers as hf
 
 from model_families import BY_NAME, FAMILIES, TINY, Family, indexed, shared
-from sharpmax.models._layers import attention_layers, chooses_keys, configs, own_temperatures
+from sharpmax.models._inspect import attention_layers, chooses_keys, configs, own_temperatures
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -1,0 +1,1 @@
+"""Find which heads of a model to change, and by how much."""

@@ -1,0 +1,1 @@
+"""Measure how the attention of a model spreads as its inputs grow."""
