@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sharpmax.cli._inputs import numbers
-from sharpmax.cli._progress import quiet
+from sharpmax.cli._progress import Bars, quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,21 +149,17 @@ def models(
 @contextmanager
 def _progress(console: Console, steps: int) -> Iterator[Callable[[str], None]]:
     """A bar that moves on, by one step of so many, whenever it is given a line."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    # A thread that redraws the bar would take time from what is timed.
+    with Bars(console, transient=True, auto_refresh=False) as bars:
+        bar, begun = bars.add("measuring", steps), 0
 
-    with Progress(
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        # A bar that moves would take time from what is timed.
-        auto_refresh=False,
-    ) as progress:
-        # Every step is reported when it begins: so many are complete as have begun, less one.
-        task = progress.add_task("", total=steps, completed=-1)
-        yield lambda line: progress.update(task, advance=1, description=line, refresh=True)
+        def report(line: str) -> None:
+            # Every step is reported when it begins.
+            nonlocal begun
+            bars.step(bar, begun, line)
+            begun += 1
+
+        yield report
 
 
 def _print_tables(console: Console, result: dict[str, Any]) -> None:

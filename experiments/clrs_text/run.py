@@ -88,8 +88,7 @@ def run_clrs_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int
     from experiments.clrs_text.side_by_side import run_side_by_side
     from experiments.clrs_text.training import Progress
 
-    bars = Bars(console)
-    with bars.progress:
+    with Bars(console) as bars:
         of_seed = {
             (arm.name, seed): bars.add(f"{arm.name}, seed {seed}", arm.recipe.steps)
             for arm in arms
@@ -98,11 +97,11 @@ def run_clrs_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int
 
         def on_training(arm: Arm, seed: int, at: Progress) -> None:
             note = f"loss {at.loss:.4f}, {at.speed:,.0f} tokens/s"
-            bars.step(of_seed[arm.name, seed], at.step, at.steps, note)
+            bars.step(of_seed[arm.name, seed], at.step, note)
 
         def on_testing(arm: Arm, seed: int, method: str) -> None:
             bar, steps = of_seed[arm.name, seed], arm.recipe.steps
-            bars.progress.update(bar, completed=steps, note=f"testing {method}")
+            bars.step(bar, steps, f"testing {method}")
             bars.say(f"{arm.name}, seed {seed}: testing {method}")
 
         if jobs > 1:
@@ -113,4 +112,4 @@ def run_clrs_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int
         for arm in arms:
             for seed in study.settings.seeds:
                 bar = of_seed[arm.name, seed]
-                bars.progress.update(bar, completed=arm.recipe.steps, note="")
+                bars.step(bar, arm.recipe.steps)

@@ -65,20 +65,21 @@ def run_arm(console: Console, study: Study, arm: Arm) -> None:
 
     sizes, far = len(arm.sizes(study.settings.sizes)), len(study.settings.far)
     tests = sum((2 + look.blind) * sizes + look.far * (1 + look.blind) * far for look in arm.looks)
-    bars = Bars(console)
-    with bars.progress:
+    done = 0
+    with Bars(console) as bars:
         trained = bars.add(f"{arm.name}: train", arm.recipe.steps)
         tested = bars.add(f"{arm.name}: test", tests)
 
         def on_training(at: training.Progress) -> None:
-            bars.step(trained, at.step, at.steps, f"loss {at.loss:.4f}")
+            bars.step(trained, at.step, f"loss {at.loss:.4f}")
 
         def on_testing(look: Look, weights: str, n: int) -> None:
             note = f"{weights} weights, n = {n:,}"
-            bars.progress.update(trained, completed=arm.recipe.steps)
-            bars.progress.update(tested, advance=1, note=note)
-            bars.say(f"{arm.name}: testing {look.recipe}, {note}")
+            nonlocal done
+            done += 1
+            bars.step(trained, arm.recipe.steps)
+            bars.step(tested, done, f"{look.recipe}, {note}")
 
         study.run(arm, on_training, on_testing)
-        bars.progress.update(trained, completed=arm.recipe.steps)
-        bars.progress.update(tested, completed=tests, note="")
+        bars.step(trained, arm.recipe.steps)
+        bars.step(tested, tests)

@@ -94,7 +94,7 @@ def test_a_run_goes_on_with_more(model: Path, capsys: pytest.CaptureFixture[str]
     assert _run(model, *some) == 1
     assert "--resume goes on with it" in capsys.readouterr().err
     assert _run(model, *some, "--calibration", "warm.json", "--resume") == 0
-    assert "evaluated 1 of 6: passkey at 120, warm" in capsys.readouterr().out
+    assert "evaluating: 1 of 6, passkey at 120, warm" in capsys.readouterr().out
     first, second = Evaluation.load(Path("out/evaluation.json")).command.splitlines()
     assert "--calibration" not in first
     assert "--calibration warm.json" in second

@@ -16,7 +16,6 @@ __all__ = [
     "Resume",
     "Stretches",
     "Windows",
-    "command_of",
     "dtype_of",
     "name_of",
     "names",
@@ -46,9 +45,6 @@ Windows = Annotated[
 ]
 QuestionSeed = Annotated[int, typer.Option(min=0, help="Of the questions and their order.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")]
-
-_FILES = ("text", "test_text", "calibration")
-"""Options that name files."""
 
 
 def numbers(
@@ -141,32 +137,3 @@ def own_text() -> dict[str, str]:
     from sharpmax.tasks.own_source import own_source
 
     return {f"the source code of sharpmax {__version__}": own_source()}
-
-
-def command_of(context: typer.Context) -> str:
-    """The command with what was given, for results: files without their folders.
-
-    Where it wrote, and whether it went on, do not belong to it.
-    """
-    words = [f"sharpmax {context.info_name}"]
-    for parameter in context.command.params:
-        name, value = parameter.name or "", context.params.get(parameter.name or "")
-        source = context.get_parameter_source(name)
-        if name in ("output", "resume") or source is None or source.name == "DEFAULT":
-            continue
-        if parameter.param_type_name == "argument":
-            words.append(Path(str(value)).name if Path(str(value)).exists() else str(value))
-            continue
-        option = parameter.opts[0]
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(each, bool):
-                words.append(option if each else parameter.secondary_opts[0])
-            else:
-                words.append(f"{option} {_file_name(str(each)) if name in _FILES else each}")
-    return " ".join(words)
-
-
-def _file_name(value: str) -> str:
-    """A file without its folder; a name that is given to it stays."""
-    given, sign, file = value.rpartition("=")
-    return f"{given}{sign}{Path(file).name}"

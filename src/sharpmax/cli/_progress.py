@@ -1,11 +1,12 @@
-"""Progress bars of trainings, and quiet where others would speak."""
+"""Progress bars, and silence from libraries that report on their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,15 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Bars", "quiet"]
 
+_LINES = 20
+"""Lines per bar where the output is a file."""
+
 
 class Bars:
-    """Progress bars of trainings, each with a note; where no bar can move, lines.
+    """Show progress: bars on a terminal, about 20 lines per bar in a file.
 
     Args:
-        console: Where to draw.
+        console: Where to write.
+        transient: Whether the bars disappear at the end.
+        auto_refresh: Whether a thread redraws the bars. Turn it off while times are measured; the
+            bars are then redrawn at each step.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self, console: Console, *, transient: bool = False, auto_refresh: bool = True
+    ) -> None:
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -32,43 +41,82 @@ class Bars:
         )
 
         self._console = console
-        self._names: dict[TaskID, str] = {}
-        self._said: dict[TaskID, int] = {}
-        self.progress = Progress(
+        self._refresh = not auto_refresh
+        self._written: dict[TaskID, int] = {}
+        # In a file the lines of `step` replace the bars, which would only be drawn at the end.
+        self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=console,
+            transient=transient,
+            auto_refresh=auto_refresh,
+            disable=not console.is_terminal,
         )
 
-    def add(self, name: str, total: int) -> TaskID:
-        """A further bar; gives its number."""
-        bar = self.progress.add_task(name, total=total, note="")
-        self._names[bar], self._said[bar] = name, 0
+    def __enter__(self) -> Self:
+        """Start to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop drawing."""
+        self._progress.stop()
+
+    def add(self, name: str, total: float) -> TaskID:
+        """Add a bar.
+
+        Args:
+            name: What it shows.
+            total: How many steps complete it.
+
+        Returns:
+            The bar, for `step`.
+        """
+        bar = self._progress.add_task(name, total=total, note="")
+        self._written[bar] = 0
         return bar
 
-    def step(self, bar: TaskID, step: int, steps: int, note: str) -> None:
-        """Move the bar of a training. In a file, say so every twentieth of the way."""
-        self.progress.update(bar, completed=step, note=note)
-        if step * 20 // steps > self._said[bar]:
-            self._said[bar] = step * 20 // steps
-            self.say(f"{self._names[bar]}: step {step:,} of {steps:,}, {note}")
+    def step(self, bar: TaskID, completed: float, note: str = "", name: str | None = None) -> None:
+        """Move a bar.
+
+        Args:
+            bar: The bar, from `add`.
+            completed: How many steps are complete.
+            note: What to show beside it.
+            name: A new name; None keeps the present one.
+        """
+        self._progress.update(
+            bar, completed=completed, note=note, description=name, refresh=self._refresh
+        )
+        task = next(task for task in self._progress.tasks if task.id == bar)
+        part = int(_LINES * completed / (task.total or 1))
+        if part > self._written[bar]:
+            self._written[bar] = part
+            done = f"{completed:,}" if completed == int(completed) else f"{completed:,.1f}"
+            line = f"{task.description}: {done} of {task.total:,}"
+            self.say(f"{line}, {note}" if note else line)
 
     def say(self, line: str) -> None:
-        """A line for a file; a terminal has the bars."""
+        """Write a line where the output is a file; a terminal shows the bars instead."""
         if not self._console.is_terminal:
-            self._console.print(line, highlight=False)
+            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 @contextmanager
 def quiet(bars: bool) -> Iterator[None]:
-    """No remarks of transformers and the hub while a model is loaded or saved.
+    """Silence transformers and the hub while a model is loaded or saved.
 
     Args:
-        bars: Whether their progress bars are shown, as for a download.
+        bars: Whether to show their progress bars, as for a download.
     """
     from huggingface_hub.utils import logging as hub_logging
     from transformers import modeling_gguf_pytorch_utils as gguf_files
@@ -80,7 +128,7 @@ def quiet(bars: bool) -> Iterator[None]:
     shown = logging.is_progress_bar_enabled()
     for each, _ in before:
         each.set_verbosity_error()
-    # The bar of GGUF files does not ask whether bars are shown.
+    # The bar for GGUF files ignores the setting for progress bars.
     bar_of_gguf = getattr(gguf, "tqdm", None)
     if not bars:
         logging.disable_progress_bar()

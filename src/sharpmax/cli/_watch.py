@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sharpmax.cli._progress import quiet
+from sharpmax.cli._progress import Bars, quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["going_on", "load", "report", "said", "say", "watch_cells", "watch_fit"]
 
 _STAGES = {"fit": "fitting", "select": "choosing heads", "test": "testing"}
-_LINES = 10
-"""A bar cannot move in a file: there, so many lines a stage."""
 
 
 @contextmanager
@@ -56,32 +54,24 @@ def said() -> Iterator[None]:
 def watch_fit(
     console: Console, family: str, what: str = "answers"
 ) -> Iterator[Callable[[Stage], None]]:
-    """What a calibration tells is shown.
+    """Show the progress of a calibration.
 
     Args:
-        console: Where.
+        console: Where to write.
         family: Name of the family.
         what: Whose loss is fitted.
     """
-    with _bar(console) as progress:
-        task = progress.add_task(family, total=None, note="")
-        last: tuple[str, int] = ("", -1)
+    with Bars(console, transient=True) as bars:
+        started: dict[str, Any] = {}
 
         def on_stage(stage: Stage) -> None:
-            nonlocal last
+            if stage.name not in started:
+                started[stage.name] = bars.add(f"{family}: {_STAGES[stage.name]}", stage.steps)
             note = ""
             if stage.losses:
                 note = f"loss of {what} {stage.losses[0]:.3f}"
                 note += f", drift of text {stage.losses[1]:.4f}" if len(stage.losses) > 1 else ""
-            now_doing = f"{family}: {_STAGES[stage.name]}"
-            progress.update(
-                task, description=now_doing, completed=stage.step, total=stage.steps, note=note
-            )
-            now = (stage.name, stage.step * _LINES // stage.steps)
-            if not console.is_terminal and now != last:
-                last = now
-                line = f"{now_doing}, step {stage.step} of {stage.steps}"
-                say(console, f"{line}, {note}" if note else line)
+            bars.step(started[stage.name], stage.step, note)
 
         yield on_stage
 
@@ -107,38 +97,19 @@ def watch_cells(
         cells: As it takes them.
     """
     missing = [(arm, cell) for cell in cells for arm in arms if not evaluation.find(arm, cell)]
-    with _bar(console) as progress:
-        task = progress.add_task("evaluating", total=len(missing), note="")
+    with Bars(console, transient=True) as bars:
+        bar = bars.add("evaluating", len(missing))
 
         def on_progress(arm: str, cell: Cell, done: int, total: int) -> None:
             wording = ", unseen wording" if cell.wording == "unseen" else ""
             what = f"{cell.task} at {cell.length:,}{wording}, {arm}"
             # Some arms are known without being asked, so what is done is looked up.
             finished = sum(evaluation.find(*each) is not None for each in missing)
-            progress.update(task, completed=finished + done / total, note=f"{what} {done}/{total}")
-            if not console.is_terminal and done == total:
-                say(console, f"evaluated {finished + 1} of {len(missing)}: {what}")
+            note = what if done == total else f"{what} {done}/{total}"
+            bars.step(bar, finished + (done == total), note)
 
         evaluation.run(model, tokenizer, texts, arms, cells, on_progress)
-        progress.update(task, completed=len(missing), note="")
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Any]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        Remaining(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        transient=True,
-    ) as progress:
-        yield progress
+        bars.step(bar, len(missing))
 
 
 def load(

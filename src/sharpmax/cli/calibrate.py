@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sharpmax._extras import require
+from sharpmax.cli._command import command_line
 from sharpmax.cli._inputs import (
     Dtype,
     Model,
@@ -16,7 +17,6 @@ from sharpmax.cli._inputs import (
     Resume,
     Stretches,
     Windows,
-    command_of,
     dtype_of,
     name_of,
     names,
@@ -198,7 +198,7 @@ def calibrate(
         seed=seed,
         dtype=dtype_of(loaded),
     )
-    study = Study(output, settings, command_of(context), resume=resume)
+    study = Study(output, settings, command_line(context), resume=resume)
     cells = cells_of(compared, further)
     parts = split_texts(list(texts.values()), list(test_texts.values()))
     of_test = list(test_texts or texts)

@@ -12,6 +12,7 @@ import typer
 from sharpmax._extras import require
 from sharpmax._files import RefusedError
 from sharpmax.cli._inputs import Dtype, Model, numbers
+from sharpmax.cli._progress import Bars
 from sharpmax.cli._watch import load
 
 if TYPE_CHECKING:
@@ -119,24 +120,14 @@ def diagnose(
 
 def _measure(console: Console, model: Any, given: Any, options: dict[str, Any]) -> Diagnosis:
     """Diagnose behind a progress bar; what cannot be measured is said in a line."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from sharpmax.models import diagnose as measure
 
-    with Progress(
-        TextColumn("measuring"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("inputs"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    ) as progress:
-        count = len(next(iter(given.values()))) if isinstance(given, dict) else len(given)
-        task = progress.add_task("", total=count)
+    count = len(next(iter(given.values()))) if isinstance(given, dict) else len(given)
+    with Bars(console, transient=True) as bars:
+        bar = bars.add("measuring", count)
 
         def on_progress(finished: float, _: int) -> None:
-            progress.update(task, completed=finished)
+            bars.step(bar, finished)
 
         try:
             return measure(model, given, on_progress=on_progress, **options)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharpmax._extras import require
+from sharpmax.cli._command import command_line
 from sharpmax.cli._inputs import (
     Dtype,
     Model,
@@ -16,7 +17,6 @@ from sharpmax.cli._inputs import (
     Resume,
     Stretches,
     Windows,
-    command_of,
     dtype_of,
     name_of,
     names,
@@ -117,7 +117,7 @@ def evaluate(
         dtype=dtype_of(loaded),
     )
     path = output / "evaluation.json"
-    evaluation = Evaluation.open(path, settings, command_of(context), resume=resume)
+    evaluation = Evaluation.open(path, settings, command_line(context), resume=resume)
     cells = cells_of(chosen_tasks, chosen_lengths, chosen_wordings)
     arms = arms_of(calibrations, controls=controls)
     with quiet(bars=False), said(), going_on(console, output):
