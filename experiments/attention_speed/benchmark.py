@@ -22,7 +22,7 @@ from experiments.attention_speed import peers as attention_peers
 from experiments.attention_speed.inputs import Examined, Inputs, examine, make_inputs
 from experiments.attention_speed.works import COMPILED, OWN, POLICIES, Work
 from experiments.common.timing import Timing, interleave, thread_count
-from sharpmax import _results as results
+from sharpmax import _files as results
 from sharpmax._attention import attention, attention_statistics
 
 __all__ = ["OURS", "PEER", "QUICK", "Settings", "run", "steps"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common.timing import interleave, thread_count
-from sharpmax._results import machine, versions
+from sharpmax._files import machine, versions
 
 __all__ = ["attention_profile"]
 

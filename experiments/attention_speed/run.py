@@ -60,7 +60,7 @@ def attention(
     from experiments.attention_speed import benchmark as attention_bench
     from experiments.attention_speed import works as attention_works
     from experiments.attention_speed.figures import draw_ratios
-    from sharpmax import _results as results
+    from sharpmax import _files as results
 
     groups = attention_works.GROUPS
     for name in work or ():
@@ -127,7 +127,7 @@ def models(
 
     from experiments.models_speed import benchmark as models_bench
     from experiments.models_speed.tables import memory_table, times_table
-    from sharpmax import _results as results
+    from sharpmax import _files as results
 
     settings = models_bench.QUICK if quick else models_bench.Settings(model=model)
     settings = settings if counts is None else replace(settings, threads=counts)

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments.clrs_text.data import training_examples
 from experiments.clrs_text.recipe import Recipe
 from experiments.clrs_text.task import Example
-from sharpmax._results import read_sealed, write_sealed
+from sharpmax._files import read_sealed, write_sealed
 
 __all__ = ["Drawn"]
 

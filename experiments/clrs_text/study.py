@@ -21,7 +21,7 @@ from experiments.clrs_text.recipe import Recipe
 from experiments.clrs_text.records import Record, Table
 from experiments.clrs_text.task import Example, HeldOut, held_out
 from experiments.clrs_text.training import Progress, Training, load_trained, train
-from sharpmax._results import check_settings, read_sealed, refuse_earlier, write_sealed
+from sharpmax._files import check_settings, read_sealed, refuse_earlier, write_sealed
 
 __all__ = ["ENTROPY", "Settings", "Study", "load_entropy", "steps_within"]
 

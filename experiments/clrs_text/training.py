@@ -18,7 +18,7 @@ from experiments.clrs_text.drawn import Drawn
 from experiments.clrs_text.model import answer_logits, prepared
 from experiments.clrs_text.recipe import Recipe
 from experiments.common.checkpoint import read_tensors, write_tensors
-from sharpmax._results import SettingsChangedError
+from sharpmax._files import SettingsChangedError
 
 __all__ = ["Progress", "Training", "train"]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from sharpmax._extras import require
-from sharpmax._results import DamagedFileError
+from sharpmax._files import DamagedFileError, replace_file
 
 __all__ = ["read_tensors", "write_tensors"]
 
@@ -26,18 +24,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: object
         description: Plain data.
     """
     safetensors = require("safetensors.torch", extra="experiments", what="keeping weights")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, because only within a file system a file is renamed in one step.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        data = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    data = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with replace_file(path) as temporary:
         safetensors.save_file(data, temporary, {"sharpmax": json.dumps(description)})
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from experiments.max_retrieval.head import Heads
 from experiments.max_retrieval.profile import Profile
 from experiments.max_retrieval.task import CLASSES, Sets
-from sharpmax._results import read_sealed
+from sharpmax._files import read_sealed
 
 __all__ = ["KIND", "Anatomy", "dissect", "load_anatomy"]
 

@@ -16,7 +16,7 @@ from experiments.max_retrieval.head import Heads
 from experiments.max_retrieval.inference import inference_methods, reference_entropy
 from experiments.max_retrieval.task import Sets, sample
 from sharpmax import policies
-from sharpmax._results import machine, read_sealed, versions, write_sealed
+from sharpmax._files import machine, read_sealed, versions, write_sealed
 
 __all__ = ["best_inverse_temperature", "load_figures", "measure_figures", "save_figures"]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from experiments.common.significance import paired_p_value
 from experiments.common.tables import OverSeeds, Records
-from sharpmax._results import machine, read_sealed, versions, write_sealed
+from sharpmax._files import machine, read_sealed, versions, write_sealed
 
 __all__ = ["Group", "Record", "Table", "WeightsKind"]
 

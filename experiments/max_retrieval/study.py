@@ -37,7 +37,7 @@ from experiments.max_retrieval.training import (
     train,
     weights_path,
 )
-from sharpmax._results import check_settings, read_sealed, refuse_earlier, write_sealed
+from sharpmax._files import check_settings, read_sealed, refuse_earlier, write_sealed
 
 __all__ = ["Settings", "Study"]
 

@@ -18,7 +18,7 @@ from experiments.max_retrieval.head import Heads
 from experiments.max_retrieval.methods import normaliser
 from experiments.max_retrieval.recipe import Recipe
 from experiments.max_retrieval.task import sample
-from sharpmax._results import SettingsChangedError
+from sharpmax._files import SettingsChangedError
 
 __all__ = ["Progress", "Training", "load_heads", "train"]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from experiments.common.timing import Timing, interleave, thread_count
 from experiments.models_speed import memory as models_memory
 from experiments.models_speed.works import Call, decoding, halved, small_model, twin, ways_to_pass
-from sharpmax import _results as results
+from sharpmax import _files as results
 from sharpmax.models import diagnose, load_model, sharpen
 from sharpmax.policies import Exponential
 from sharpmax.tasks.own_source import own_source

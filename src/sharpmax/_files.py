@@ -1,4 +1,4 @@
-"""Files that are whole, unchanged, and say which versions made them."""
+"""Files of results: written whole, sealed, and with the versions and the machine behind them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sharpmax._errors import SharpmaxError
 from sharpmax._version import __version__
@@ -18,7 +19,12 @@ from sharpmax._version import __version__
 __all__ = [
     "DamagedFileError",
     "RefusedError",
+    "SettingsChangedError",
+    "check_settings",
+    "machine",
     "read_sealed",
+    "refuse_earlier",
+    "replace_file",
     "versions",
     "write_json",
     "write_sealed",
@@ -26,19 +32,178 @@ __all__ = [
 
 
 class RefusedError(SharpmaxError, ValueError):
-    """Files or settings are not what they would have to be; the message says what to do."""
+    """Files or settings do not fit; the message says what to do."""
 
 
 class DamagedFileError(RefusedError):
-    """A file is cut off, was edited, or is not what it was taken for."""
+    """A file is truncated, was edited, or has another format."""
+
+
+class SettingsChangedError(RefusedError):
+    """A run cannot be resumed with settings other than those it started with."""
+
+
+@contextmanager
+def replace_file(path: str | Path) -> Iterator[Path]:
+    """Write a file whole or not at all: a reader never sees half of it.
+
+    Args:
+        path: The file. Missing folders are created.
+
+    Yields:
+        A temporary file to write to. It replaces `path` if the block succeeds, and is removed if
+        the block raises.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     with replace_file(folder + "/note.txt") as temporary:
+        ...         _ = temporary.write_text("whole")
+        ...     Path(folder, "note.txt").read_text()
+        'whole'
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a rename is atomic only within a file system.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes files that only their owner can read.
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: str | Path, data: object) -> Path:
+    r"""Write JSON, whole or not at all.
+
+    Args:
+        path: The file. Missing folders are created.
+        data: Plain data, without NaN and infinity.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: The data contain NaN or infinity.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     write_json(folder + "/new/result.json", {"ratio": 0.5}).read_text()
+        '{\n  "ratio": 0.5\n}\n'
+    """
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def write_sealed(path: str | Path, kind: str, data: dict[str, Any]) -> Path:
+    """Write results with a seal, a digest of everything in the file.
+
+    Args:
+        path: The file. Missing folders are created.
+        kind: What the results are, and in which format.
+        data: Plain data by name.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: The data contain NaN or infinity.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = write_sealed(folder + "/result.json", "ratios", {"ratio": 0.5})
+        ...     read_sealed(path, "ratios")["ratio"]
+        0.5
+    """
+    content = {"kind": kind, **data}
+    return write_json(path, {**content, "seal": _seal(content)})
+
+
+def read_sealed(path: str | Path, kind: str) -> dict[str, Any]:
+    """Read results, and check that they are as they were written.
+
+    Args:
+        path: A file that `write_sealed` wrote.
+        kind: The expected kind of results.
+
+    Returns:
+        The data by name.
+
+    Raises:
+        DamagedFileError: The file is truncated, was edited, or holds results of another kind.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DamagedFileError(
+            f"{path}: truncated or damaged ({error}); copy it again, or "
+            "run the command that made it"
+        ) from None
+    if not isinstance(content, dict) or content.get("kind") != kind:
+        found = content.get("kind") if isinstance(content, dict) else type(content).__name__
+        raise DamagedFileError(
+            f"{path}: expected a file of kind {kind!r}, got {found!r}; give another file, or use "
+            "the version of sharpmax that wrote it"
+        )
+    if content.pop("seal", None) != _seal(content):
+        raise DamagedFileError(
+            f"{path}: the file was changed after it was written, so its figures are not those that "
+            "were measured; run the command that made it again"
+        )
+    return content
+
+
+def _seal(content: dict[str, Any]) -> str:
+    # Sorted and without spaces, so that the layout of the file does not count.
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """Check that a run is resumed with the settings it started with.
+
+    Args:
+        before: Settings in the file.
+        now: Settings of the resumed run. Settings that it does not name are not checked.
+        path: The file.
+
+    Raises:
+        SettingsChangedError: A setting differs.
+    """
+    for name, value in now.items():
+        if before.get(name) != value:
+            raise SettingsChangedError(
+                f"{path}: the run there has {name} {before.get(name)}, not {value}; resume it with "
+                "the same settings, or choose another folder"
+            )
+
+
+def refuse_earlier(path: Path) -> NoReturn:
+    """Refuse to overwrite a run.
+
+    Raises:
+        FileExistsError: Always.
+    """
+    message = "holds an earlier run; resume it with --resume, or choose another --output"
+    raise FileExistsError(0, message, str(path))
 
 
 def versions(packages: Sequence[str] = ("numpy", "torch")) -> dict[str, str]:
-    """The versions that a result depends on.
+    """Look up the versions that a result depends on.
 
     Args:
-        packages: Names of distributions, beside sharpmax and Python; what is not installed is left
-            out.
+        packages: Names of distributions besides sharpmax and Python. Those that are not installed
+            are left out.
 
     Returns:
         Version by name.
@@ -56,103 +221,29 @@ def versions(packages: Sequence[str] = ("numpy", "torch")) -> dict[str, str]:
     return found
 
 
-def write_json(path: str | Path, data: object) -> Path:
-    r"""Write a file whole or not at all: a reader never sees half of it.
-
-    Args:
-        path: Where to; folders on the way to it are made.
-        data: Plain data, with neither NaN nor infinity.
+def machine() -> dict[str, Any]:
+    """Describe the kind of machine, without anything that identifies it.
 
     Returns:
-        The path.
-
-    Raises:
-        ValueError: There is a NaN or an infinity in the data.
+        System, processor and number of processors, ready for JSON.
 
     Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     write_json(folder + "/new/result.json", {"ratio": 0.5}).read_text()
-        '{\n  "ratio": 0.5\n}\n'
+        >>> sorted(machine())
+        ['architecture', 'processor', 'processors', 'system']
     """
-    path = Path(path)
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, because only within a file system a file is renamed in one step.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # A temporary file is for its owner alone; a result is not.
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+    }
 
 
-def write_sealed(path: str | Path, kind: str, data: dict[str, Any]) -> Path:
-    """Write results with a seal: a digest of all that is in the file.
-
-    Args:
-        path: Where to; folders on the way to it are made.
-        kind: What the results are, and in which format.
-        data: Plain data by name.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: There is a NaN or an infinity in the data.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     path = write_sealed(folder + "/result.json", "ratios", {"ratio": 0.5})
-        ...     read_sealed(path, "ratios")["ratio"]
-        0.5
-    """
-    content = {"kind": kind, **data}
-    return write_json(path, {**content, "seal": _seal(content)})
-
-
-def read_sealed(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read results, and make sure that they are as they were written.
-
-    Args:
-        path: A file that `write_sealed` wrote.
-        kind: What the results have to be.
-
-    Returns:
-        The data by name.
-
-    Raises:
-        DamagedFileError: The file is cut off, was edited, or holds results of another kind.
-    """
-    text = Path(path).read_text(encoding="utf-8")
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DamagedFileError(
-            f"{path}: cut off or damaged ({error}); copy it again, or run the command that made it "
-            "again"
-        ) from None
-    if not isinstance(content, dict) or content.get("kind") != kind:
-        found = content.get("kind") if isinstance(content, dict) else type(content).__name__
-        raise DamagedFileError(
-            f"{path}: expected a file of kind {kind!r}, got {found!r}; give another file, or, if "
-            "another version of sharpmax wrote it, use that one"
-        )
-    if content.pop("seal", None) != _seal(content):
-        raise DamagedFileError(
-            f"{path}: the file was changed after it was written, so its figures are not those that "
-            "were measured; run the command that made it again"
-        )
-    return content
-
-
-def _seal(content: dict[str, Any]) -> str:
-    # Names in order and no spaces, so that the layout of the file does not count.
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _processor() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -164,11 +164,11 @@ def test_an_interrupt_says_how_to_go_on(
     monkeypatch.setattr(Evaluation, "run", run)
     # Without being asked to, nothing goes on; with other settings, neither.
     assert _run(model, *SMALL) == 1
-    assert "holds an earlier run: --resume goes on with it" in capsys.readouterr().err
+    assert "holds an earlier run; resume it with --resume" in capsys.readouterr().err
     assert _run(model, *SMALL, "--resume", "--steps", "3") == 1
     assert "the run there has steps 2, not 3" in capsys.readouterr().err
     assert _run(model, *SMALL, "--resume", "--questions", "5") == 1
-    assert "go on with the same settings" in capsys.readouterr().err
+    assert "the same settings" in capsys.readouterr().err
     assert _run(model, *SMALL, "--resume") == 0
     said = capsys.readouterr().out
     assert "fitting" not in said

@@ -92,7 +92,7 @@ def test_a_run_goes_on_with_more(model: Path, capsys: pytest.CaptureFixture[str]
     some = [*SMALL, "--no-controls"]
     assert _run(model, *some) == 0
     assert _run(model, *some) == 1
-    assert "--resume goes on with it" in capsys.readouterr().err
+    assert "resume it with --resume" in capsys.readouterr().err
     assert _run(model, *some, "--calibration", "warm.json", "--resume") == 0
     assert "evaluating: 1 of 6, passkey at 120, warm" in capsys.readouterr().out
     first, second = Evaluation.load(Path("out/evaluation.json")).command.splitlines()
@@ -145,8 +145,8 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
     ("arguments", "code", "said"),
     [
         (["--calibration", "none.json"], 1, "none.json: No such file"),
-        (["--calibration", "cut.json"], 1, "cut.json: cut off or damaged"),
-        (["--calibration", "book.txt"], 1, "book.txt: cut off or damaged"),
+        (["--calibration", "cut.json"], 1, "cut.json: truncated or damaged"),
+        (["--calibration", "book.txt"], 1, "book.txt: truncated or damaged"),
         (["--calibration", "plain=warm.json"], 2, "expected names that no other arm has"),
         (["--calibration", "a=warm.json", "--calibration", "a=loud.json"], 2, "got 'a'"),
         (["--lengths", "120,600"], 1, "book.txt: expected at least"),

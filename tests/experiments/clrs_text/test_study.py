@@ -11,7 +11,7 @@ from experiments.clrs_text.arms import arms_of, small_recipe
 from experiments.clrs_text.records import Table
 from experiments.clrs_text.study import Settings, Study, load_entropy, steps_within
 from experiments.clrs_text.task import shared_inputs
-from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax._files import DamagedFileError, SettingsChangedError
 
 _LENGTHS = {"minimum": (4, 6)}
 _SETTINGS = Settings((0, 3), _LENGTHS, each=3)

@@ -8,7 +8,7 @@ import torch
 
 from experiments.clrs_text.recipe import Attention, Recipe
 from experiments.clrs_text.training import Progress, Training, load_trained, train, weighted_loss
-from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax._files import DamagedFileError, SettingsChangedError
 
 _SMALL = Recipe(
     {"minimum": (4, 6), "quicksort": (4, 6)},

@@ -24,7 +24,7 @@ from experiments.max_retrieval.figures import (
 )
 from experiments.max_retrieval.records import Table
 from sharpmax import MissingExtraError
-from sharpmax._results import read_sealed, write_sealed
+from sharpmax._files import read_sealed, write_sealed
 from sharpmax.report._page.style import spread_between
 
 

@@ -40,7 +40,7 @@ def test_a_run_goes_on_and_says_where_the_table_is(
 
     (tmp_path / "table.json").write_text("{", encoding="utf-8")
     assert _run(*options, "--resume") == 1
-    assert "table.json: cut off or damaged" in capsys.readouterr().err
+    assert "table.json: truncated or damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from experiments.max_retrieval.arms import AS_TRAINED, Arm, Look, all_arms
 from experiments.max_retrieval.recipe import Recipe
 from experiments.max_retrieval.records import Record, Table
 from experiments.max_retrieval.study import Settings, Study
-from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax._files import DamagedFileError, SettingsChangedError
 
 _SETTINGS = Settings((0, 5), 8, (16, 32), (24, 16), far=(64,), far_sets=(4,))
 _PLAIN = Arm(

@@ -18,7 +18,7 @@ from experiments.max_retrieval.training import (
     train,
     weights_path,
 )
-from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax._files import DamagedFileError, SettingsChangedError
 
 _SMALL = Recipe(steps=160, batch=16, width=16, schedule="cosine", ties=NearTies())
 

@@ -153,7 +153,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = made().save(tmp_path / "c.json")
     text = path.read_text("utf-8")
     for damaged, said in [
-        (text[:200], "cut off or damaged .*; copy it again"),
+        (text[:200], "truncated or damaged .*; copy it again"),
         (text.replace("3.25", "1.25"), "changed after it was written"),
         (text.replace(FORMAT, "sharpmax calibration 9"), "file of kind .*; give another"),
     ]:

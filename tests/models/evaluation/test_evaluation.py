@@ -11,7 +11,7 @@ import transformers as hf
 
 import sharpmax
 from calibrations import make_evaluation
-from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax._files import DamagedFileError, SettingsChangedError
 from sharpmax.models import Calibration, answer, text_loss
 from sharpmax.models._evaluation.cells import Cell, questions, windows
 from sharpmax.models._evaluation.evaluation import CellResult, Evaluation, Settings, check_cells
@@ -105,7 +105,7 @@ def test_an_earlier_run_is_not_overwritten(model: Any, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="--resume goes on with it"):
         Evaluation.open(path, RUN, "")
     other = Settings("tiny", {"book": 2080}, questions=5, contexts=2, windows=3)
-    with pytest.raises(SettingsChangedError, match="go on with the same settings"):
+    with pytest.raises(SettingsChangedError, match="the same settings"):
         Evaluation.open(path, other, "", resume=True)
     with pytest.raises(SettingsChangedError, match="'flat' there is another change of the model"):
         _run(model, path, arms={"flat": Constant(0.3333333333333333)})
@@ -120,7 +120,7 @@ def test_files_that_were_edited_or_cut_off_are_refused(model: Any, tmp_path: Pat
     edited, cut = tmp_path / "edited.json", tmp_path / "cut.json"
     edited.write_text(json.dumps(content), encoding="utf-8")
     cut.write_bytes(path.read_bytes()[:-40])
-    for file, said in ((edited, "was changed after it was written"), (cut, "cut off or damaged")):
+    for file, said in ((edited, "was changed after it was written"), (cut, "truncated or damaged")):
         with pytest.raises(DamagedFileError, match=said):
             Evaluation.open(file, RUN, "", resume=True)
 

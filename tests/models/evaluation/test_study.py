@@ -11,7 +11,7 @@ import torch
 import transformers as hf
 
 from calibrations import CALIBRATIONS, make_calibration
-from sharpmax._results import DamagedFileError, SettingsChangedError
+from sharpmax._files import DamagedFileError, SettingsChangedError
 from sharpmax.models import OtherModelError, Splits
 from sharpmax.models._evaluation import evaluation as measuring
 from sharpmax.models._evaluation.cells import Cell
@@ -82,7 +82,7 @@ def test_families_are_fitted_once_and_compared(
     found = study.evaluation(MEASURED)
     found.run(model, TOKENS, texts.test, arms, [Cell("passkey", 120), Cell("text", 100)])
     assert len(study.evaluation(MEASURED).results) == 2 * len(arms)
-    with pytest.raises(SettingsChangedError, match="go on with the same settings"):
+    with pytest.raises(SettingsChangedError, match="the same settings"):
         study.evaluation(replace(MEASURED, questions=5))
 
 

@@ -14,8 +14,15 @@ import torch
 from transformers import PreTrainedModel
 
 import sharpmax
+from sharpmax._files import (
+    SettingsChangedError,
+    machine,
+    read_sealed,
+    refuse_earlier,
+    versions,
+    write_sealed,
+)
 from sharpmax._resampling import clustered_interval
-from sharpmax._results import SettingsChangedError, machine, read_sealed, versions, write_sealed
 from sharpmax.models import Calibration, Window, answer, text_loss
 from sharpmax.models._diagnosis.diagnose import positions
 from sharpmax.models._evaluation.arms import Change
@@ -139,13 +146,12 @@ class Evaluation:
         if not path.exists():
             return cls(path, settings, command)
         if not resume:
-            what = "holds an earlier evaluation: --resume goes on with it, or choose another file"
-            raise FileExistsError(0, what, str(path))
+            refuse_earlier(path)
         found = cls.load(path)
         if found.settings != settings:
             raise SettingsChangedError(
-                f"{path}: the evaluation there has {found.settings}, not {settings}; go on with "
-                "the same settings, or choose another file"
+                f"{path}: the evaluation there has {found.settings}, not {settings}; resume "
+                "it with the same settings, or choose another file"
             )
         if command not in found.command.splitlines():
             found.command += f"\n{command}"

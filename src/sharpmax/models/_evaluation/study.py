@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel
 
-from sharpmax._results import check_settings, refuse_earlier
+from sharpmax._files import check_settings, refuse_earlier
 from sharpmax.models import Calibration, Splits, Stage, Window, calibrate
 from sharpmax.models._calibration.calibrate import TEXT_WEIGHT, TOLERANCE
 from sharpmax.models._calibration.parameters import FamilyName
