@@ -62,4 +62,4 @@ def test_controls() -> None:
     assert list(control_arms(None)) == names[:3]
     policy = uniform(2.0)
     assert isinstance(policy, Constant)
-    assert policy.theta == 0.5
+    assert policy.beta == 2.0

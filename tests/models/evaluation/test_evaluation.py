@@ -96,13 +96,13 @@ def test_more_arms_and_cells_can_be_added(model: Any, tmp_path: Path) -> None:
     _run(model, path, arms={"plain": None}, cells=CELLS[:1])
     found = _run(model, path, arms={"sharp": Constant(2.0), **ARMS})
     assert len(found.results) == 3 * 3
-    assert Evaluation.load(path).arms["sharp"]["parameters"] == {"theta": 0.5}
+    assert Evaluation.load(path).arms["sharp"]["parameters"] == {"beta": 2.0}
 
 
 def test_an_earlier_run_is_not_overwritten(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "evaluation.json"
     _run(model, path, cells=CELLS[2:])
-    with pytest.raises(FileExistsError, match="--resume goes on with it"):
+    with pytest.raises(FileExistsError, match="resume it with --resume"):
         Evaluation.open(path, RUN, "")
     other = Settings("tiny", {"book": 2080}, questions=5, contexts=2, windows=3)
     with pytest.raises(SettingsChangedError, match="the same settings"):

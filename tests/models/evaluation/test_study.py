@@ -109,7 +109,7 @@ def _keep(folder: Path, family: str = "constant", settings: Settings = RUN) -> P
 
 def test_an_earlier_run_is_neither_overwritten_nor_mixed(model: Any, tmp_path: Path) -> None:
     path = _keep(tmp_path)
-    with pytest.raises(FileExistsError, match="--resume goes on with it, or choose another folder"):
+    with pytest.raises(FileExistsError, match="resume it with --resume, or choose another"):
         _study(tmp_path, resume=False)
     for name, value in (("steps", 4), ("lengths", (120, 130)), ("texts", {"other": 5})):
         changed = replace(RUN, **{name: value})
