@@ -243,7 +243,9 @@ def _fit(
         entropies.append(rows.statistics.entropy())
         betas.append(policies.EntropyTarget(reference).of_rows(rows))
         length *= 2
-    return policies.fit(np.concatenate(entropies), np.concatenate(betas), outside="constant")
+    return policies.Monotone.fit(
+        np.concatenate(entropies), np.concatenate(betas), outside="constant"
+    )
 
 
 def _draw(stream: np.random.Generator, spread: float, shape: tuple[int, ...]) -> Any:

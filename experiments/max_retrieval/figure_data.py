@@ -143,7 +143,7 @@ def _fit(head: Streamed, sizes: Sequence[int], reference: float) -> dict[str, An
     if len(points) > _MOST_POINTS:
         points = [points[i] for i in sorted(rng.choice(len(points), _MOST_POINTS, replace=False))]
     entropies, betas, ns = (list(column) for column in zip(*points, strict=True))
-    refit = policies.fit(entropies, betas, "polynomial")
+    refit = policies.Polynomial.fit(entropies, betas)
     return {
         "entropy": [round(value, 5) for value in entropies],
         "inverse_temperature": [float(f"{value:.5g}") for value in betas],

@@ -78,7 +78,7 @@ def fitted(logits: Tensor) -> policies.Monotone:
     """
     flattening = 2.0 ** torch.arange(0, 8.5, 0.25)
     entropies = torch.stack([sharpmax.entropy(logits / beta).mean() for beta in flattening])
-    return policies.fit(entropies.double().numpy(), flattening.double().numpy(), knots=16)
+    return policies.Monotone.fit(entropies.double().numpy(), flattening.double().numpy(), knots=16)
 
 
 class _OfLogits:

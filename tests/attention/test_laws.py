@@ -201,7 +201,7 @@ def test_bit_identical_again_and_close_whatever_the_threads() -> None:
 def test_paper_warns_of_rows_without_correction(monkeypatch: pytest.MonkeyPatch) -> None:
     from sharpmax.policies import EntropyRangeWarning, Paper, _polynomial
 
-    monkeypatch.setattr(_polynomial, "_told", [])
+    monkeypatch.setattr(_polynomial, "_warned", [])
     zeros = torch.zeros(1, 1, 1000, 8)
     with pytest.warns(EntropyRangeWarning):
         sharpmax.attention(zeros[:, :, :2], zeros, zeros, policy=Paper(), impl="cpu")

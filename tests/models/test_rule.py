@@ -92,11 +92,11 @@ def test_nothing_to_do_is_stock() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Exponential.reference: .* 4 query heads .* got 3"):
+    with pytest.raises(ValueError, match=r"Exponential.reference: .* 4 query heads, got 3"):
         Rule.make(Exponential([1.0, 2.0, 3.0]), count=4)
     with pytest.raises(ValueError, match=r"heads: expected numbers from 0 to 3, got \[4\]"):
         Rule.make(Exponential(1.0), count=4, heads=[0, 4])
     with pytest.raises(ValueError, match="heads: the number of heads of a layer is not known"):
         Rule.make(Exponential(1.0), heads=[0])
-    with pytest.raises(ValueError, match="gain: expected a factor for each of 4 heads"):
+    with pytest.raises(ValueError, match="gain: expected one factor for each of 4 heads"):
         Rule.make(None, count=4, gain=[1.0])

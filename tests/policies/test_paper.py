@@ -10,15 +10,23 @@ from hypothesis import strategies as st
 
 import oracle
 import sharpmax
+from sharpmax import RowStatistics
 from sharpmax.policies import EntropyRangeWarning, Paper, _polynomial
 
 GOLDEN = {1: 1.270, 2: 2.099, 3: 2.250, 4: 2.389, 4.5: 2.419, 5: 2.294, 5.5: 1.847, 6: 0.855}
 
 
+def beta_at(entropy: np.ndarray) -> np.ndarray:
+    """The inverse temperature of rows with these entropies and no keys to guard."""
+    zero = np.zeros_like(entropy)
+    rows = RowStatistics(zero, np.exp(entropy), zero, zero)
+    return Paper(warn=False).inverse_temperature(rows)
+
+
 @pytest.mark.parametrize(("entropy", "expected"), GOLDEN.items())
 def test_golden_values(entropy: float, expected: float) -> None:
     assert np.polyval(Paper.COEFFICIENTS, entropy) == pytest.approx(expected, abs=5e-4)
-    beta = _polynomial.evaluate(Paper.COEFFICIENTS, Paper.THRESHOLD, np.array(float(entropy)))
+    beta = beta_at(np.array(float(entropy)))
     assert float(beta) == pytest.approx(max(1.0, expected), abs=5e-4)
 
 
@@ -37,7 +45,7 @@ def test_equals_figure_4(size: int, spread: float, seed: int) -> None:
 
 def test_range_in_which_it_sharpens() -> None:
     entropies = np.linspace(0, 9, 90_001)
-    beta = _polynomial.evaluate(Paper.COEFFICIENTS, Paper.THRESHOLD, entropies)
+    beta = beta_at(entropies)
     sharpened = entropies[beta > 1]
     low, high, _ = Paper().entropy_range
     assert sharpened.min() == pytest.approx(low, abs=1e-3)
@@ -47,7 +55,7 @@ def test_range_in_which_it_sharpens() -> None:
 
 
 def test_warns_once_when_rows_get_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_polynomial, "_told", [])
+    monkeypatch.setattr(_polynomial, "_warned", [])
     sharpmax.softmax(np.zeros(100), Paper())  # 4.6 nats: all is well
     sharpmax.softmax(np.zeros(1000), Paper(warn=False))  # silenced
     with pytest.warns(EntropyRangeWarning, match=r"no correction above 5\.945 nats"):

@@ -13,7 +13,7 @@ from sharpmax._attention.impl import composed, cpu, reference
 from sharpmax._attention.problem import Alignment, Problem, SinkRole
 from sharpmax._statistics import RowStatistics
 from sharpmax.normalisers import Normaliser
-from sharpmax.policies import Hard, Identity, Paper, Policy
+from sharpmax.policies import Hard, Identity, Policy
 
 Implementation = Literal["auto", "reference", "composed", "cpu"]
 
@@ -164,9 +164,7 @@ def attention(
         raise ValueError("sink_role: expected 'key' with Hard, which no finite sink can withstand")
     chosen = _choose(impl, problem, policy, detach_temperature)
     output, statistics = chosen.attend(problem, policy, detach_temperature)
-    # In compilation nobody can look at the entropies.
-    if isinstance(policy, Paper) and policy.may_warn and not torch.compiler.is_compiling():
-        policy.warn_above_range(statistics.entropy())
+    policy.check_statistics(statistics)
     return (output, statistics) if return_statistics else output
 
 

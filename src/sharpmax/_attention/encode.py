@@ -14,72 +14,16 @@ A form and a table of parameters, [heads or 1, parameters], say all that a kerne
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from enum import IntEnum
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from sharpmax.policies import (
-    Constant,
-    EntropyTarget,
-    Exponential,
-    Hard,
-    Identity,
-    LogLength,
-    Monotone,
-    Paper,
-    Policy,
-    Polynomial,
-)
-
-
-class Form(IntEnum):
-    """The forms of a rule; kernels have the same numbers."""
-
-    GIVEN = 0
-    CONSTANT = 1
-    RAMPS = 2
-    POLYNOMIAL = 3
-    LENGTH = 4
-    TARGET = 5
-    HARD = 6
-
-
-def _exponential(policy: Exponential) -> list[Any]:
-    return [0.0, policy.reference, policy.strength, math.inf]
-
-
-def _fitted(policy: Monotone) -> list[Any]:
-    start, ramps = policy.ramps(like=torch.zeros((), dtype=torch.float64))
-    columns = [start]
-    for knot, slope, width in ramps:
-        columns += [knot, slope, math.inf if width is None else width]
-    return columns
-
-
-def _polynomial(policy: Polynomial) -> list[Any]:
-    return [policy.threshold, 0.0, *policy.coefficients]
-
-
-_FORMS: dict[type[Policy], tuple[Form, Callable[[Any], list[Any]]]] = {
-    Identity: (Form.CONSTANT, lambda _: [1.0]),
-    Constant: (Form.CONSTANT, lambda policy: [policy.beta]),
-    Exponential: (Form.RAMPS, _exponential),
-    Monotone: (Form.RAMPS, _fitted),
-    Polynomial: (Form.POLYNOMIAL, _polynomial),
-    Paper: (Form.POLYNOMIAL, lambda p: [p.THRESHOLD, p.GUARD, *p.COEFFICIENTS]),
-    LogLength: (Form.LENGTH, lambda policy: [policy.scale / policy.unit]),
-    EntropyTarget: (Form.TARGET, lambda policy: [policy.target, policy.limit]),
-    Hard: (Form.HARD, lambda _: []),
-}
+from sharpmax.policies import Form, Policy
 
 
 def form_of(policy: Policy) -> Form:
-    """The form of a policy. Of a kind that kernels do not know, a subclass included: GIVEN."""
-    return _FORMS[type(policy)][0] if type(policy) in _FORMS else Form.GIVEN
+    """The form of a policy; GIVEN for one without a closed form."""
+    found = policy.kernel_form()
+    return Form.GIVEN if found is None else found.form
 
 
 def parameters_of(policy: Policy, heads: int) -> Tensor:
@@ -100,9 +44,12 @@ def parameters_of(policy: Policy, heads: int) -> Tensor:
 
 
 def _table(policy: Policy, heads: int) -> Tensor:
-    if type(policy) not in _FORMS:
+    form = policy.kernel_form()
+    if form is None:
         return torch.zeros(1, 0, dtype=torch.float64)
-    columns = _FORMS[type(policy)][1](policy)
+    columns = form.columns
+    if not columns:
+        return torch.zeros(1, 0, dtype=torch.float64)
     if all(isinstance(column, int | float) for column in columns):
         return torch.tensor([columns], dtype=torch.float64)
     tensors = [torch.as_tensor(column, dtype=torch.float64, device="cpu") for column in columns]

@@ -1,13 +1,13 @@
-"""Policies: how sharp a row is to be.
+"""Policies: rules from the statistics of a row to its inverse temperature beta = 1/theta.
 
-A policy turns the statistics of a row into an inverse temperature beta = 1/theta. Entropies are in
-nats. All are frozen, compare by value, and round-trip through JSON.
+Entropies are in nats. Policies are frozen, compare by value and round-trip through JSON. To add
+one, write a file that derives a class from `Policy` and import it here.
 """
 
 from sharpmax.policies._constant import Constant
 from sharpmax.policies._entropy_target import EntropyTarget
 from sharpmax.policies._exponential import Exponential
-from sharpmax.policies._fit import fit
+from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._hard import Hard
 from sharpmax.policies._identity import Identity
 from sharpmax.policies._log_length import LogLength
@@ -15,6 +15,7 @@ from sharpmax.policies._monotone import Monotone
 from sharpmax.policies._policy import (
     EntropyRange,
     EntropyRangeWarning,
+    Neutral,
     Policy,
     Tempered,
     parameter,
@@ -27,14 +28,16 @@ __all__ = [
     "EntropyRangeWarning",
     "EntropyTarget",
     "Exponential",
+    "Form",
     "Hard",
     "Identity",
+    "KernelForm",
     "LogLength",
     "Monotone",
+    "Neutral",
     "Paper",
     "Policy",
     "Polynomial",
     "Tempered",
-    "fit",
     "parameter",
 ]

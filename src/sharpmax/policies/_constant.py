@@ -1,20 +1,24 @@
-"""The same inverse temperature for every row."""
+"""Use the same inverse temperature for every row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from sharpmax._arrays import Array
 from sharpmax._statistics import RowStatistics
-from sharpmax.policies._policy import Policy, Tempered, parameter
+from sharpmax.policies._forms import Form, KernelForm
+from sharpmax.policies._policy import Neutral, Policy, Tempered, parameter
 
 
 @dataclass(frozen=True, eq=False)
 class Constant(Policy):
-    """One inverse temperature for every row.
+    """Use one inverse temperature for every row.
 
-    The only policy that can flatten rows, with beta < 1. One temperature per head is known from
-    HeadScale (arXiv 2404.12224).
+    With an array, one per head, as in HeadScale (arXiv 2404.12224). This is the only policy that
+    can flatten rows, with beta < 1.
 
     Attributes:
         beta: the inverse temperature 1/theta, above 0.
@@ -25,9 +29,17 @@ class Constant(Policy):
         4.0
     """
 
+    neutral = Neutral("beta", 1.0, tolerance=1e-3)
+
     beta: Array | float = parameter(above=0.0)
 
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
         return self.beta
+
+    def kernel_form(self) -> KernelForm:
+        return KernelForm(Form.CONSTANT, [self.beta])
+
+    def flattens(self, count: int) -> np.ndarray[Any, Any]:
+        return self._beyond(count, np.negative)

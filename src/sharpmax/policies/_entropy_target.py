@@ -1,4 +1,4 @@
-"""The temperature at which a row has a given entropy."""
+"""Sharpen a row until it has a given entropy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import RowStatistics
-from sharpmax.policies._policy import Policy, Tempered, parameter
+from sharpmax.policies._forms import Form, KernelForm
+from sharpmax.policies._policy import Neutral, Policy, Tempered, parameter
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,11 +17,11 @@ class EntropyTarget(Policy):
     """Sharpen a row until its entropy is the target: H(softmax(beta e)) = target, in nats.
 
     Rows at or below the target are left alone (beta = 1). The equation has one solution, since
-    dH/dbeta = -beta Var(e) <= 0; it is found to 1e-4 nats in a fixed number of steps. Rows that
-    cannot come down to the target (more logits tie for the maximum than exp(target)), or only
-    beyond `limit`, get beta = limit.
+    dH/dbeta = -beta Var(e) <= 0. A fixed number of steps finds it to 1e-4 nats. A row gets
+    beta = limit if the solution lies beyond the limit, or if there is none because more than
+    exp(target) logits tie for the maximum.
 
-    Differentiated through the equation that beta solves, not through the steps that find it.
+    Gradients are those of the solution (implicit differentiation), not of the steps to it.
 
     Attributes:
         target: the entropy, in nats.
@@ -34,6 +35,7 @@ class EntropyTarget(Policy):
         1.0
     """
 
+    neutral = Neutral("target", 1e30)
     STEPS: ClassVar[int] = 32
     needs_logits: ClassVar[bool] = True
 
@@ -44,14 +46,14 @@ class EntropyTarget(Policy):
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
         if tempered is None:
-            raise TypeError("EntropyTarget: expected a way to weigh the rows again, got None")
+            raise TypeError("EntropyTarget: expected the tempered rows (`tempered`), got None")
         entropy = statistics.entropy()
         xp = namespace(entropy, self.target, self.limit)
         target = xp.asarray(self.target, like=entropy)
         limit = xp.asarray(self.limit, like=entropy)
 
-        # In t = log(beta): every other step halves the bracket, so that it closes whatever the
-        # shape of the curve; the steps between are Newton's, which are what makes it exact.
+        # In t = log(beta). Every other step halves the bracket, so that it closes whatever the
+        # shape of the curve. The steps between are Newton's, which converge quickly.
         lower = 0.0 * entropy + 0.0 * target
         upper = xp.log(limit) + lower
         position = xp.clip(entropy - target, lower, upper)
@@ -69,14 +71,17 @@ class EntropyTarget(Policy):
                 )
         beta = xp.stop_gradient(xp.exp(position))
 
-        # One more Newton step, whose value is exact and whose derivative is that of the solution.
+        # One more Newton step: its derivative is that of the solution.
         excess, slope = _excess_and_slope(beta, tempered, target)
         refined = xp.clip(beta + excess / xp.stop_gradient(slope), 1.0, limit)
         return xp.where(entropy > target, refined, 1.0)
 
+    def kernel_form(self) -> KernelForm:
+        return KernelForm(Form.TARGET, [self.target, self.limit])
+
 
 def _excess_and_slope(beta: Array, tempered: Tempered, target: Array) -> tuple[Array, Array]:
-    """H(beta) - target, and -dH/dbeta = beta Var, kept away from 0 for rows that are all ties."""
+    """H(beta) - target, and -dH/dbeta = beta Var, bounded below for rows that are all ties."""
     entropy, variance = tempered(beta)
     xp = namespace(entropy)
     return entropy - target, xp.clip(beta * variance, math.sqrt(1.2e-38), None)

@@ -1,26 +1,27 @@
-"""The law that restores a reference sharpness where competitors crowd below the maximum."""
+"""Sharpen exponentially in the entropy above a reference."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from sharpmax._arrays import Array, namespace
+from sharpmax._arrays import Array
 from sharpmax._statistics import RowStatistics
-from sharpmax.policies._policy import Policy, Tempered, parameter
+from sharpmax.policies._forms import Form, KernelForm
+from sharpmax.policies._policy import Neutral, Policy, Tempered, parameter
 
 
 @dataclass(frozen=True, eq=False)
 class Exponential(Policy):
     """Sharpen by the excess of the entropy: beta = exp(strength * max(0, H - reference)).
 
-    Where competitors are spread evenly below the maximum, a head of logit slope s over n items
-    has H = log(n / s) + constant. Then beta = exp(H - reference) is what brings the row back to
-    the entropy `reference`, at any n, in one pass. There is no ceiling: the law holds over the
-    whole range of entropies.
+    If competitors are spread evenly below the maximum, a head of logit slope s over n items has
+    H = log(n / s) + constant. Then beta = exp(H - reference) brings the row back to the entropy
+    `reference`, at any n, in one pass. The law has no ceiling.
 
     Attributes:
-        reference: the entropy, in nats, up to which a row is left alone: that of the head at
-            lengths where it works.
+        reference: the entropy, in nats, up to which a row is left alone. Take the entropy of the
+            head at lengths where it works.
         strength: 1 restores the reference; 0 leaves the row alone.
 
     Example:
@@ -30,13 +31,15 @@ class Exponential(Policy):
         [10.0]
     """
 
+    neutral = Neutral("strength", 0.0)
+
     reference: Array | float = parameter(at_least=0.0)
     strength: Array | float = parameter(1.0, at_least=0.0)
 
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        entropy = statistics.entropy()
-        xp = namespace(entropy, self.reference, self.strength)
-        excess = xp.clip(entropy - xp.asarray(self.reference, like=entropy), 0.0, None)
-        return xp.exp(xp.asarray(self.strength, like=entropy) * excess)
+        return self.kernel_form().evaluate(statistics)
+
+    def kernel_form(self) -> KernelForm:
+        return KernelForm(Form.RAMPS, [0.0, self.reference, self.strength, math.inf])

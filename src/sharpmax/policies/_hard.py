@@ -1,17 +1,19 @@
-"""The limit of zero temperature."""
+"""Put all weight on the largest logit."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sharpmax._arrays import Array
 from sharpmax._statistics import RowStatistics
+from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._policy import Policy, Tempered
 
 
 @dataclass(frozen=True, eq=False)
 class Hard(Policy):
-    """All weight to the largest logit: beta = inf, the limit theta -> 0.
+    """Put all weight on the largest logit: beta = inf, the limit theta -> 0.
 
     Logits that tie for the maximum share the weight evenly. No gradient reaches the logits.
 
@@ -24,4 +26,7 @@ class Hard(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        return float("inf")
+        return math.inf
+
+    def kernel_form(self) -> KernelForm:
+        return KernelForm(Form.HARD, [])

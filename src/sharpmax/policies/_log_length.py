@@ -1,4 +1,4 @@
-"""A temperature from the length alone."""
+"""Sharpen with the logarithm of the length."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharpmax._arrays import Array, namespace
+from sharpmax._arrays import Array
 from sharpmax._statistics import RowStatistics
-from sharpmax.policies._policy import Policy, Tempered, parameter
+from sharpmax.policies._forms import Form, KernelForm
+from sharpmax.policies._policy import Neutral, Policy, Tempered, parameter
 
 
 @dataclass(frozen=True, eq=False)
 class LogLength(Policy):
-    """Sharpen with the logarithm of the length, as scalable softmax (SSMax) does.
+    """Sharpen with the logarithm of the length, as scalable softmax does (SSMax, arXiv 2501.19399).
 
     beta = max(1, scale * log n), or, with a training length N,
     beta = max(1, scale * log n / log N), which for scale = 1 is 1 up to N.
 
-    n is the number of keys that the row may see, not the length of the tensor.
+    n is the number of keys that the row sees, not the length of the tensor.
 
     Attributes:
         scale: the factor s of SSMax.
@@ -31,6 +32,8 @@ class LogLength(Policy):
         >>> round(float(sharpmax.inverse_temperature(np.zeros(256), policy)), 6)
         2.0
     """
+
+    neutral = Neutral("scale", 0.0)
 
     scale: Array | float = parameter(1.0, at_least=0.0)
     train_length: float | None = None
@@ -55,7 +58,7 @@ class LogLength(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        xp = namespace(*statistics, self.scale)
-        count = xp.astype(xp.clip(statistics.count, 1, None), like=statistics.mass)
-        scale = xp.asarray(self.scale, like=statistics.mass) / self.unit
-        return xp.clip(scale * xp.log(count), 1.0, None)
+        return self.kernel_form().evaluate(statistics)
+
+    def kernel_form(self) -> KernelForm:
+        return KernelForm(Form.LENGTH, [self.scale / self.unit])

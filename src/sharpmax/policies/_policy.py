@@ -1,58 +1,96 @@
-"""What a policy is: the rule that says how sharp a row is to be."""
+"""Define what a policy is: a rule from the statistics of a row to its inverse temperature."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import Rows, RowStatistics
+from sharpmax.policies._forms import KernelForm
 
 FORMAT = 1
-"""Version of the JSON form. It grows when an older library could no longer read it rightly."""
+"""Version of the JSON form. It grows when an older library could no longer read it correctly."""
 
 Tempered = Callable[[Array], tuple[Array, Array]]
-"""beta of each row -> (entropy of softmax(beta e), variance of e under it), of each row."""
+"""beta of each row -> (entropy of softmax(beta e), variance of e under it), for each row."""
 
 _registry: dict[str, type[Policy]] = {}
 
 
 class EntropyRangeWarning(UserWarning):
-    """Rows have entropies for which a policy was not made."""
+    """Warn that rows have entropies outside the range of a policy."""
 
 
 class EntropyRange(NamedTuple):
-    """The entropies, in nats, for which a policy was made, and what it does outside of them."""
+    """The range of entropies, in nats, that a policy is meant for, and what it does outside."""
 
     lowest: float
     highest: float
     outside: str
 
 
+class Neutral(NamedTuple):
+    """The value of one parameter at which beta is exactly 1 for every row.
+
+    Attributes:
+        name: the parameter.
+        value: its neutral value.
+        tolerance: how far the parameter may be from it and still count as no change.
+    """
+
+    name: str
+    value: float
+    tolerance: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Policy(ABC):
     """A rule that gives each row an inverse temperature beta = 1/theta from its statistics.
 
-    A policy never flattens: beta >= 1 (`Constant` alone may, below 1). Parameters are numbers,
-    or arrays that broadcast against the rows, that is the logits without their row axis; in
-    `sharpmax.attention` a parameter with one axis has one entry per query head. They may be
-    tensors that require gradients.
+    No policy but `Constant` flattens: beta >= 1. Parameters are numbers, or arrays that broadcast
+    against the rows, that is, against the logits without their last axis. In `sharpmax.attention`
+    a parameter with one axis has one entry per query head. Parameters may be tensors that require
+    gradients.
 
-    A policy of your own is a frozen dataclass that derives from this class, names its parameters
-    with `parameter(...)` and defines `inverse_temperature`.
+    To write a policy of your own, derive a frozen dataclass from this class, declare its
+    parameters with `parameter(...)` and define `inverse_temperature`. It then works with every
+    implementation of attention, with `sharpmax.sharpen` and in JSON. Everything else is optional:
+    set `neutral` if one value of a parameter switches the policy off, and define `kernel_form` if
+    the rule is one of the forms that fast implementations evaluate themselves.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> import numpy as np, sharpmax
+        >>> from sharpmax.policies import Neutral, Policy, parameter
+        >>> @dataclass(frozen=True, eq=False)
+        ... class Linear(Policy):
+        ...     slope: float = parameter(1.0, at_least=0.0)
+        ...     neutral = Neutral("slope", 0.0)
+        ...
+        ...     def inverse_temperature(self, statistics, tempered=None):
+        ...         return 1.0 + self.slope * statistics.entropy()
+        >>> round(float(sharpmax.inverse_temperature(np.zeros(16), Linear(2.0))), 4)
+        6.5452
     """
 
     needs_logits: ClassVar[bool] = False
-    """Whether the rule has to weigh the row again, beyond its statistics."""
+    """Whether the rule needs the tempered rows in addition to their statistics."""
+
+    neutral: ClassVar[Neutral | None] = None
+    """The parameter value that switches the policy off, or None if there is none."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _registry[cls.__name__] = cls
+        if "inverse_temperature" in cls.__dict__ and "kernel_form" not in cls.__dict__:
+            # A subclass that changes the rule no longer has the form of its parent.
+            cls.kernel_form = Policy.kernel_form  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -66,44 +104,192 @@ class Policy(ABC):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        """The inverse temperature of each row.
+        """Compute the inverse temperature of each row.
+
+        Write it with operations that are differentiable: gradients through the temperature come
+        from automatic differentiation of this method.
 
         Args:
-            statistics: of the untempered rows.
-            tempered: weighs the rows again at an inverse temperature; always given to a policy
-                that says `needs_logits`.
+            statistics: those of the untempered rows.
+            tempered: gives the entropy and the variance of the rows at an inverse temperature;
+                always given to a policy with `needs_logits`.
 
         Returns:
             An array, or a number, that broadcasts against the rows.
         """
 
+    def kernel_form(self) -> KernelForm | None:
+        """Return the closed form that kernels evaluate themselves, or None if there is none.
+
+        A form only makes the policy faster. It must give the same beta as `inverse_temperature`.
+        """
+        return None
+
     @property
     def entropy_range(self) -> EntropyRange:
-        """For which entropies the policy was made, and what it does outside of them."""
+        """The entropies that the policy is meant for, and what it does outside of them."""
         return EntropyRange(0.0, float("inf"), "nothing lies outside")
 
     def of_rows(self, rows: Rows) -> Array:
-        """The inverse temperature of `rows`; 1 where there is nothing in a row."""
-        xp, measured = rows.xp, rows.statistics
-        beta = self.inverse_temperature(measured, rows.tempered)
-        beta = xp.broadcast_to(xp.asarray(beta, like=measured.mass), tuple(measured.mass.shape))
-        return xp.where(measured.count == 0, 1.0, beta)
+        """Compute the inverse temperature of `rows`; 1 for a row without visible logits."""
+        return self.of_statistics(rows.statistics, rows.tempered)
 
-    def over_queries(self) -> Self:
-        """This policy with an axis appended to each array: from heads to (heads, queries)."""
-        return self._map(lambda value: value[..., None])
+    def of_statistics(self, statistics: RowStatistics, tempered: Tempered | None = None) -> Array:
+        """Compute beta with the shape of the rows; 1 for a row without visible logits."""
+        xp = namespace(*statistics)
+        beta = self.inverse_temperature(statistics, tempered)
+        beta = xp.asarray(beta, like=statistics.mass)
+        beta = xp.broadcast_to(beta, tuple(statistics.mass.shape))
+        return xp.where(statistics.count == 0, 1.0, beta)
 
-    def _map(self, change: Callable[[Array], Array]) -> Self:
-        """A copy with every array parameter changed; the checks have been made before."""
-        copy = object.__new__(type(self))
+    def check_statistics(self, statistics: RowStatistics) -> None:
+        """Warn if the policy is not meant for rows with these statistics. By default: never."""
+        return
+
+    # Heads.
+
+    def per_head(self) -> dict[str, Array]:
+        """Return the parameters that have one entry per head, along their first axis."""
+        found = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
-            is_array = "bounds" in entry.metadata and np.ndim(value) > 0
-            object.__setattr__(copy, entry.name, change(value) if is_array else value)
+            if "bounds" in entry.metadata and np.ndim(value) > entry.metadata["axes"]:
+                found[entry.name] = value
+        return found
+
+    def over_queries(self) -> Self:
+        """Return this policy with an axis for queries after the axis of heads."""
+
+        def extended(name: str, value: Array) -> Array:
+            own = self._own_axes(name)
+            return value[(..., None, *[slice(None)] * own)]
+
+        return self._changed({name: extended(name, x) for name, x in self.per_head().items()})
+
+    def check_heads(self, count: int) -> None:
+        """Check that parameters per head fit a layer.
+
+        Args:
+            count: the number of query heads.
+
+        Raises:
+            ValueError: naming the parameter, what was expected and what came.
+        """
+        for name, value in self.per_head().items():
+            if len(value) not in (1, count):
+                raise ValueError(
+                    f"{type(self).__name__}.{name}: expected a number or one entry for each of "
+                    f"the {count} query heads, got {len(value)} entries"
+                )
+
+    def take_heads(self, heads: slice | Sequence[int]) -> Self:
+        """Return the policy of some heads, in the given order.
+
+        Args:
+            heads: a slice, or the numbers of the heads.
+
+        Example:
+            >>> from sharpmax.policies import Constant
+            >>> Constant([1.0, 2.0, 3.0]).take_heads([2, 0])
+            Constant(beta=array([3., 1.]))
+        """
+        chosen = heads if isinstance(heads, slice) else list(heads)
+        return self._changed({k: x[chosen] for k, x in self.per_head().items() if len(x) > 1})
+
+    def of_head(self, head: int) -> Self:
+        """Return the policy of one head, without an axis of heads."""
+        return self._changed(
+            {name: x[head if len(x) > 1 else 0] for name, x in self.per_head().items()}, check=True
+        )
+
+    def only_on(self, chosen: Array) -> Policy | None:
+        """Return the policy with every other head switched off.
+
+        Args:
+            chosen: booleans, one per head.
+
+        Returns:
+            A policy that gives beta = 1 on the other heads, or None if this policy has no neutral
+            value.
+        """
+        if self.neutral is None:
+            return None
+        value = getattr(self, self.neutral.name)
+        xp = namespace(value)
+        chosen = np.asarray(chosen)
+        if xp.name == "torch":
+            chosen = xp.asarray(chosen.astype(np.uint8), like=value) != 0
+        return self._changed({self.neutral.name: xp.where(chosen, value, self.neutral.value)})
+
+    def changes(self, count: int) -> np.ndarray[Any, Any]:
+        """Tell which heads the policy changes: booleans, one for each of `count` heads."""
+        return np.full(count, True) if self.neutral is None else self._beyond(count, np.abs)
+
+    def flattens(self, count: int) -> np.ndarray[Any, Any]:
+        """Tell for which heads beta is below 1: booleans, one for each of `count` heads."""
+        return np.full(count, False)
+
+    def _beyond(self, count: int, distance: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
+        """Whether the neutral parameter is away from its value by more than the tolerance."""
+        assert self.neutral is not None
+        away = _numbers(getattr(self, self.neutral.name)) - self.neutral.value
+        return np.broadcast_to(distance(away) > self.neutral.tolerance, (count,)).copy()
+
+    @staticmethod
+    def stack(policies: Sequence[Policy | None]) -> Policy | None:
+        """Join the policies of single heads into one policy with one entry per head.
+
+        Args:
+            policies: one per head, all of one kind; None for a head that is left alone.
+
+        Returns:
+            The policy of all heads, or None if all heads are left alone.
+
+        Raises:
+            TypeError: for policies of different kinds, of a kind that cannot be switched off where
+                a head is left alone, or with different settings that are not numbers.
+
+        Example:
+            >>> from sharpmax.policies import Constant, Policy
+            >>> Policy.stack([Constant(2.0), None])
+            Constant(beta=array([2., 1.]))
+        """
+        present = [policy for policy in policies if policy is not None]
+        if not present:
+            return None
+        first = present[0]
+        switched_off = first.only_on(np.array(False))
+        parts = [switched_off if policy is None else policy for policy in policies]
+        kinds = {type(policy).__name__ for policy in parts}
+        if len(kinds) > 1:
+            raise TypeError(f"policies: expected one kind for all heads, got {sorted(kinds)}")
+        values: dict[str, Any] = {}
+        for entry in fields(first):
+            own = [_plain(getattr(policy, entry.name)) for policy in parts]
+            if all(value == own[0] for value in own):
+                values[entry.name] = getattr(first, entry.name)
+            elif "bounds" in entry.metadata:
+                values[entry.name] = np.array(own)
+            else:
+                raise TypeError(f"{entry.name}: expected the same for all heads, got {own}")
+        return type(first)(**values)
+
+    def _own_axes(self, name: str) -> int:
+        return next(int(e.metadata["axes"]) for e in fields(self) if e.name == name)
+
+    def _changed(self, values: dict[str, Array], check: bool = False) -> Self:
+        """A copy with other values; they are not checked unless asked for."""
+        if check:
+            return replace(self, **values)
+        copy = object.__new__(type(self))
+        for entry in fields(self):
+            object.__setattr__(copy, entry.name, values.get(entry.name, getattr(self, entry.name)))
         return copy
 
+    # Files.
+
     def to_dict(self) -> dict[str, Any]:
-        """The policy as plain Python data, ready for JSON."""
+        """Return the policy as plain Python data, ready for JSON."""
         return {
             "format": FORMAT,
             "policy": type(self).__name__,
@@ -111,7 +297,7 @@ class Policy(ABC):
         }
 
     def to_json(self) -> str:
-        """The policy as JSON; `Policy.from_json` reads it.
+        """Return the policy as JSON; `Policy.from_json` reads it.
 
         Example:
             >>> from sharpmax.policies import Exponential, Policy
@@ -122,7 +308,7 @@ class Policy(ABC):
 
     @staticmethod
     def from_json(text: str) -> Policy:
-        """Read what `to_json` wrote.
+        """Read a policy from the JSON of `to_json`.
 
         Raises:
             ValueError: for text that is not JSON, an unknown policy or parameter, a value out of
@@ -136,7 +322,7 @@ class Policy(ABC):
 
     @staticmethod
     def from_dict(data: Any) -> Policy:
-        """Read what `to_dict` gave.
+        """Read a policy from the data of `to_dict`.
 
         Raises:
             ValueError: as `from_json` does.
@@ -194,10 +380,25 @@ class Bounds(NamedTuple):
 
 
 def parameter(
-    default: Any = ..., *, above: float | None = None, at_least: float | None = None
+    default: Any = ...,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    axes: int = 0,
 ) -> Any:
-    """A field of a policy that is a number, or an array over heads, within bounds."""
-    metadata = {"bounds": Bounds(above, at_least)}
+    """Declare a parameter of a policy: a number, or an array with one entry per head.
+
+    Args:
+        default: the default value; without it the parameter is required.
+        above: the parameter has to be above this.
+        at_least: the parameter has to be at least this.
+        axes: how many axes the parameter has for a single head, as the knots of a curve have one.
+            They come last; an axis before them runs over heads.
+
+    Returns:
+        A field of a dataclass.
+    """
+    metadata = {"bounds": Bounds(above, at_least), "axes": axes}
     if default is ...:
         return field(metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -217,9 +418,16 @@ def _as_parameter(name: str, value: Any) -> Array | float:
             f"{name}: expected a number or an array of numbers, got {value!r}"
         ) from None
     if xp.name == "numpy":
-        # A copy, so that a policy stays what it is when the caller's array changes.
+        # A copy, so that the policy does not change when the caller's array does.
         return float(array) if array.ndim == 0 else array.copy()
     return array
+
+
+def _numbers(value: Any) -> np.ndarray[Any, Any]:
+    """A parameter as plain numbers, whatever framework, device or graph it belongs to."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    return np.asarray(value, dtype=np.float64)
 
 
 def _plain(value: Any) -> Any:

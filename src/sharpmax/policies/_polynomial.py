@@ -1,18 +1,21 @@
-"""The paper's family of rules: a polynomial in the entropy, and the one that it publishes."""
+"""Apply a polynomial in the entropy: the family of the paper, and the one that it publishes."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import RowStatistics
+from sharpmax.policies._forms import Form, KernelForm
+from sharpmax.policies._pairs import check_pairs
 from sharpmax.policies._policy import (
     EntropyRange,
     EntropyRangeWarning,
+    Neutral,
     Policy,
     Tempered,
     parameter,
@@ -21,15 +24,15 @@ from sharpmax.policies._policy import (
 
 @dataclass(frozen=True, eq=False)
 class Polynomial(Policy):
-    """A polynomial in the entropy H (nats), as in the paper's Figure 4.
+    """Apply a polynomial in the entropy H (nats), as in the paper's Figure 4.
 
     beta = 1 where H <= threshold, otherwise max(1, p(H)).
 
-    A polynomial says nothing of entropies beyond those that it was fitted on; whatever it gives
-    there is used, but never less than 1.
+    A polynomial is not meant for entropies outside the range that it was fitted on. There its
+    value is used as it is, but never less than 1.
 
     Attributes:
-        coefficients: of p, highest power first. One axis: the same polynomial for every row.
+        coefficients: those of p, highest power first, the same for every head.
         threshold: entropies up to here are left alone.
 
     Example:
@@ -39,7 +42,9 @@ class Polynomial(Policy):
         4.1589
     """
 
-    coefficients: Array = parameter()
+    neutral = Neutral("threshold", 1e30)
+
+    coefficients: Array = parameter(axes=1)
     threshold: Array | float = parameter(0.5, at_least=0.0)
 
     def __post_init__(self) -> None:
@@ -53,32 +58,63 @@ class Polynomial(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        return evaluate(self.coefficients, self.threshold, statistics.entropy())
+        return self.kernel_form().evaluate(statistics)
 
-    def over_queries(self) -> Polynomial:
-        """The coefficients are not over heads; the threshold may be."""
-        threshold = self.threshold[..., None] if np.ndim(self.threshold) else self.threshold  # type: ignore[index]
-        return Polynomial(self.coefficients, threshold)
+    def kernel_form(self) -> KernelForm:
+        return KernelForm(Form.POLYNOMIAL, [self.threshold, 0.0, *self.coefficients])
+
+    @classmethod
+    def fit(
+        cls, entropies: Any, inverse_temperatures: Any, *, degree: int = 4, threshold: float = 0.5
+    ) -> Polynomial:
+        """Fit by least squares of beta on powers of H, as the paper does.
+
+        Args:
+            entropies: one per row, in nats.
+            inverse_temperatures: the best beta of each row, above 0.
+            degree: that of the polynomial.
+            threshold: entropies up to here are left alone.
+
+        Returns:
+            The policy.
+
+        Raises:
+            ValueError: for arrays of different lengths, too few different entropies, or numbers
+                that are not finite or out of range.
+
+        Example:
+            >>> import numpy as np
+            >>> H = np.linspace(1.0, 5.0, 50)
+            >>> Polynomial.fit(H, 2.0 * H + 1.0, degree=1).coefficients.round(6).tolist()
+            [2.0, 1.0]
+        """
+        H, beta = check_pairs(entropies, inverse_temperatures)
+        different = np.unique(H).size
+        if different <= degree:
+            raise ValueError(
+                f"entropies: expected more than {degree} different entropies, got {different}"
+            )
+        return cls(np.polyfit(H, beta, degree), threshold)
 
 
 @dataclass(frozen=True, eq=False)
 class Paper(Policy):
-    """Figure 4 of the paper, to the letter.
+    """Apply the polynomial of the paper's Figure 4, to the letter.
 
     beta = 1 where H <= 0.5, otherwise max(1, p(H)), H in nats, with
     p(H) = -0.037 H^4 + 0.481 H^3 - 2.3 H^2 + 4.917 H - 1.791.
 
-    beta exceeds 1 only for 0.849 < H < 5.945, and is 2.42 at most. **Above 5.945 nats (some 382
-    items, spread evenly) the correction switches itself off**: the most dispersed rows get
-    nothing. The first time that this happens to rows at hand, an `EntropyRangeWarning` says so.
+    beta exceeds 1 only for 0.849 < H < 5.945, and is 2.42 at most. **Above 5.945 nats (about 382
+    items of equal weight) the correction switches itself off**: the most dispersed rows get none.
+    The first time that rows exceed this entropy, the policy gives an `EntropyRangeWarning`.
 
-    The paper's code takes the entropy as -sum p log(p + 1e-9), which is below the exact one by
-    1e-9 for every weight well above 1e-9. So H is the exact entropy less 1e-9 times the number of
-    visible items, which agrees with the code wherever logits are bounded as in the paper; no
-    single-precision number tells them apart.
+    The paper's code computes the entropy as -sum p log(p + 1e-9), which is 1e-9 below the exact
+    entropy for every weight well above 1e-9. So H is the exact entropy less 1e-9 times the number
+    of visible items. It agrees with the paper's code wherever logits are bounded as in the paper;
+    the difference is below single precision.
 
     Attributes:
-        warn: set to False to hear nothing about rows above 5.945 nats.
+        warn: False silences the warning about rows above 5.945 nats.
 
     Example:
         >>> import numpy as np, sharpmax
@@ -98,41 +134,31 @@ class Paper(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        entropy = statistics.entropy() - self.GUARD * statistics.count
-        self.warn_above_range(entropy)
-        return evaluate(self.COEFFICIENTS, self.THRESHOLD, entropy)
+        self.check_statistics(statistics)
+        return self.kernel_form().evaluate(statistics)
+
+    def kernel_form(self) -> KernelForm:
+        return KernelForm(Form.POLYNOMIAL, [self.THRESHOLD, self.GUARD, *self.COEFFICIENTS])
 
     @property
     def entropy_range(self) -> EntropyRange:
         return EntropyRange(0.849, self.LAST_ENTROPY, "beta = 1: nothing is sharpened")
 
-    @property
-    def may_warn(self) -> bool:
-        """Whether a warning is still due, so that entropies have to be looked at."""
-        return self.warn and not _told
-
-    def warn_above_range(self, entropy: Array) -> None:
-        """Warn, once in a process, if rows are so dispersed that they get no correction."""
-        if self.may_warn and namespace(entropy).any(entropy > self.LAST_ENTROPY):
-            _told.append(True)
+    def check_statistics(self, statistics: RowStatistics) -> None:
+        """Warn, once per process, if rows are so dispersed that they get no correction."""
+        if not self.warn or _warned:
+            return
+        entropy = statistics.entropy()
+        if namespace(entropy).any(entropy > self.LAST_ENTROPY):
+            _warned.append(True)
             warnings.warn(
                 f"the paper's polynomial gives no correction above {self.LAST_ENTROPY} nats, and "
-                "there are rows above it, the most dispersed ones: they stay as they are. "
-                "Exponential has no such ceiling; Paper(warn=False) silences this.",
+                "some rows, the most dispersed ones, are above it: they stay as they are. "
+                "Exponential has no such ceiling; Paper(warn=False) silences this warning.",
                 EntropyRangeWarning,
                 stacklevel=2,
             )
 
 
-_told: list[bool] = []
-"""Holds something once the warning has been given in this process."""
-
-
-def evaluate(coefficients: Array, threshold: Array | float, entropy: Array) -> Array:
-    """max(1, p(H)) above the threshold, 1 up to it, by Horner's rule."""
-    xp = namespace(entropy, coefficients, threshold)
-    result = 0.0 * entropy
-    for k in range(len(coefficients)):
-        result = result * entropy + xp.asarray(coefficients[k], like=entropy)
-    above = entropy > xp.asarray(threshold, like=entropy)
-    return xp.where(above, xp.clip(result, 1.0, None), 0.0 * entropy + 1.0)
+_warned: list[bool] = []
+"""Not empty once the warning has been given in this process."""

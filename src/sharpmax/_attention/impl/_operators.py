@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sharpmax._attention.encode import Form, derivatives
+from sharpmax._attention.encode import derivatives
 from sharpmax._attention.impl import _build
 from sharpmax._statistics import RowStatistics
+from sharpmax.policies import Form
 
 _LIBRARY: Any = torch.library.Library("sharpmax", "FRAGMENT")
 _SETTINGS = "float scale, float softcap, int left, int right, SymInt offset, bool sink_counted"

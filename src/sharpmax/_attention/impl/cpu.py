@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sharpmax._attention.encode import Form, form_of, parameters_of
+from sharpmax._attention.encode import form_of, parameters_of
 from sharpmax._attention.impl import _build, _operators
 from sharpmax._attention.problem import Problem
 from sharpmax._statistics import RowStatistics
-from sharpmax.policies import Policy
+from sharpmax.policies import Form, Policy
 
 
 def unsupported(problem: Problem, policy: Policy | None, detach_temperature: bool) -> str | None:
