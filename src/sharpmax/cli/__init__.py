@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from sharpmax._extras import MissingExtraError
-from sharpmax._files import RefusedError
 from sharpmax._version import __version__
+from sharpmax.cli._errors import run
 from sharpmax.cli.calibrate import calibrate
 from sharpmax.cli.diagnose import diagnose
 from sharpmax.cli.evaluate import evaluate
 from sharpmax.cli.theory import theory
 
 __all__ = ["app", "main"]
-
-# Every error of the parser derives from this class, whose home differs between releases of typer.
-_ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="sharpmax",
@@ -68,23 +63,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
             ...
         SystemExit: 0
     """
-    try:
-        code = app(arguments, prog_name="sharpmax", standalone_mode=False)
-    except _ParserError as error:
-        # Without arguments the parser has shown the help, and its error says nothing more.
-        _fail(error.format_message(), error.exit_code)  # type: ignore[attr-defined]
-    except (MissingExtraError, RefusedError) as error:
-        _fail(str(error), 1)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", 1)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", 130)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    """Say in one line what is wrong, and exit."""
-    if message:
-        typer.echo(f"sharpmax: {' '.join(message.split())}", err=True)
-    sys.exit(code)
+    run(app, "sharpmax", arguments)
