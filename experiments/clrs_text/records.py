@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.common.records import OverSeeds, Records
 from experiments.common.significance import paired_p_value
-from experiments.common.tables import OverSeeds, Records
 from sharpmax._files import machine, read_sealed, versions, write_sealed
 
 __all__ = ["Record", "Table"]

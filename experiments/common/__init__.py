@@ -1,1 +1,1 @@
-"""What the experiments share."""
+"""What the experiments share: resumable runs, sealed tables, tests over seeds, and the commands."""

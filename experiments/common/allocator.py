@@ -1,4 +1,4 @@
-"""Memory that was freed stays with the process, which makes large short-lived tensors cheap."""
+"""Keep freed memory in the process, which makes large short-lived tensors cheap."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 __all__ = ["keep_freed_memory"]
 
-# Numbers of options and largest values, as malloc.h of the GNU C library has them.
+# Options and largest values, from malloc.h of the GNU C library.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_THRESHOLD = 32 << 20
 _NEVER = 2**31 - 1
@@ -15,12 +15,12 @@ _NEVER = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Tell the C library not to give freed memory back to the system.
 
-    By default every tensor of some megabytes is asked of the system and given back to it, which
-    clears its pages anew each time: that takes longer than most operations on it. For commands
-    alone, since it is for the whole process and for good.
+    By default a tensor of several megabytes is requested from the system and returned to it, which
+    clears its pages every time. That takes longer than most operations on the tensor. Use it in
+    commands only: it changes the whole process and cannot be undone.
 
     Returns:
-        Whether the C library took it; only that of GNU does.
+        Whether the C library accepted it; only the GNU C library does.
 
     Example:
         >>> keep_freed_memory() in (True, False)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from sharpmax._extras import require
 from sharpmax._files import DamagedFileError, replace_file
 
 __all__ = ["read_tensors", "write_tensors"]
@@ -19,14 +20,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: object
     """Write tensors and a description of them, whole or not at all.
 
     Args:
-        path: Where to; folders on the way to it are made.
+        path: The file. Missing folders are created.
         tensors: Tensors by name.
         description: Plain data.
     """
-    safetensors = require("safetensors.torch", extra="experiments", what="keeping weights")
     data = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with replace_file(path) as temporary:
-        safetensors.save_file(data, temporary, {"sharpmax": json.dumps(description)})
+        save_file(data, temporary, {"sharpmax": json.dumps(description)})
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -36,14 +36,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         The description, and the tensors by name.
 
     Raises:
-        DamagedFileError: The file is cut off or none of ours.
+        DamagedFileError: The file is truncated or has another format.
     """
-    safetensors = require("safetensors", extra="experiments", what="reading weights")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             description = json.loads((file.metadata() or {})["sharpmax"])
             return description, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise DamagedFileError(
-            f"{path}: the file is cut off or none of sharpmax's ({error})"
+            f"{path}: the file is truncated or not from sharpmax ({error}); remove it and run again"
         ) from None

@@ -1,30 +1,30 @@
-"""Is one method better than another, over seeds that both were tried on."""
+"""Compare methods over the seeds that both were tested on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import stats
 
-from sharpmax._extras import require
 from sharpmax._resampling import clustered_interval
 
 __all__ = ["bootstrap_interval", "paired_p_value"]
 
 
 def paired_p_value(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Two-sided p-value of the paired t-test: the chance of such a difference if there is none.
+    """Return the two-sided p-value of the paired t-test.
 
     Args:
-        ours: A figure a seed.
+        ours: One figure per seed.
         theirs: The figures of the other method, for the same seeds in the same order.
 
     Returns:
-        The p-value; 1 if the two agree on every seed, and None for fewer than two seeds, or where
-        every seed differs by the same amount, since neither leaves a deviation to compare with.
+        The p-value; 1 if the two agree on every seed. None for fewer than two seeds, or if every
+        seed differs by the same amount: there is no deviation to compare with.
 
     Raises:
-        ValueError: There are not as many figures of one as of the other.
+        ValueError: The numbers of figures differ.
 
     Example:
         >>> round(paired_p_value([0.9, 0.8, 0.85], [0.7, 0.65, 0.6]), 3)
@@ -38,20 +38,19 @@ def paired_p_value(ours: Sequence[float], theirs: Sequence[float]) -> float | No
     # Differences that agree but for rounding have no deviation either.
     if len(ours) < 2 or np.ptp(difference) <= 1e-12 * np.abs(difference).max():
         return None
-    stats = require("scipy.stats", extra="experiments", what="a paired t-test")
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
 def bootstrap_interval(
     values: Sequence[float], level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Interval of the mean, from resampled seeds.
+    """Return a bootstrap interval of the mean over seeds.
 
     Args:
-        values: A figure a seed.
+        values: One figure per seed.
         level: Share of resampled means inside.
-        resamples: How often seeds are drawn anew, with replacement.
-        seed: Of the drawing.
+        resamples: How often seeds are drawn, with replacement.
+        seed: Seed of the drawing.
 
     Returns:
         Lower and upper end: quantiles of the resampled means.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from experiments.common.tables import OverSeeds, Records
+from experiments.common.records import OverSeeds, Records
 
 
 @dataclass(frozen=True)
