@@ -20,7 +20,7 @@ def _run(
     """Run it."""
     if steps < 0:
         raise RefusedError("steps: expected at least 0")
-    typer.echo(f"{current_command(context)}|{steps}|{quick}|{resume}")
+    typer.echo(f"{current_command(context)}|{steps}|{output}|{quick}|{resume}")
 
 
 def _tables(results: Path) -> dict[str, str]:
@@ -51,7 +51,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 def test_run_knows_its_command(call: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = call("run", "--steps", "3", "--quick", "--resume")
     assert code == 0
-    assert out.strip() == "python -m experiments.toy run --steps 3 --quick|3|True|True"
+    assert out.strip() == "python -m experiments.toy run --steps 3 --quick|3|build/toy|True|True"
 
 
 def test_an_error_is_one_line(call: Callable[..., tuple[int, str, str]]) -> None:
