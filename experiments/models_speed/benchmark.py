@@ -21,7 +21,7 @@ from experiments.models_speed.works import Call, decoding, halved, small_model, 
 from sharpmax import _files as results
 from sharpmax.models import diagnose, load_model, sharpen
 from sharpmax.policies import Exponential
-from sharpmax.tasks.own_source import own_source
+from sharpmax.tasks import own_source
 
 __all__ = ["QUICK", "Settings", "run", "steps"]
 

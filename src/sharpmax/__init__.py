@@ -7,7 +7,7 @@ transformers is imported before something that needs it is used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sharpmax import policies, theory
+from sharpmax import policies, tasks, theory
 from sharpmax._errors import SharpmaxError
 from sharpmax._extras import MissingExtraError, require
 from sharpmax._softmax import inverse_temperature, softmax
@@ -38,6 +38,7 @@ __all__ = [
     "sharpen",
     "softmax",
     "statistics",
+    "tasks",
     "theory",
 ]
 

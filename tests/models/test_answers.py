@@ -11,7 +11,7 @@ from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Answer, Asked, answer
 from sharpmax.models._answers import common_length
 from sharpmax.policies import Exponential
-from sharpmax.tasks.questions import Question
+from sharpmax.tasks import Question
 
 FAMILIES = ["llama", "gpt2", "mistral", "gemma2", "gemma3", "llama4", "deepseek_v3"]
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sharpmax.tasks.own_source import own_source
+from sharpmax.tasks import own_source
 
 
 def test_it_is_whole_and_the_same_each_time() -> None:

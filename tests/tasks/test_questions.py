@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from sharpmax.tasks import key_value as pairs
-from sharpmax.tasks import passkey as hidden
-from sharpmax.tasks.key_value import key_value
-from sharpmax.tasks.maximum import maximum, maximum_of_length
-from sharpmax.tasks.passkey import passkey
-from sharpmax.tasks.questions import Question, take
+from sharpmax.tasks import (
+    SEEN,
+    UNSEEN,
+    Question,
+    key_value,
+    maximum,
+    maximum_of_length,
+    passkey,
+    start_tokens,
+)
+from sharpmax.tasks import _key_value as pairs
+from sharpmax.tasks import _passkey as hidden
+from sharpmax.tasks._questions import take
 
 
 class Syllables:
@@ -108,8 +115,7 @@ def test_questions_of_one_context_share_all_but_the_last_line() -> None:
 
 def test_some_wordings_are_kept_for_the_test() -> None:
     for task in (hidden, pairs):
-        assert set(task.UNSEEN) < set(range(len(task.WORDINGS)))
-        assert 0 not in task.UNSEEN
+        assert sorted([*SEEN, *UNSEEN]) == list(range(len(task.WORDINGS)))
 
 
 def test_the_maximum_of_a_sequence() -> None:
@@ -148,3 +154,16 @@ def test_the_maximum_by_its_length_in_tokens(length: int) -> None:
         assert question.answer == str(max(map(int, re.findall(r"\d+", text))))
     with pytest.raises(ValueError, match="length: expected room for a number"):
         maximum_of_length(tokenizer, 20, questions=1, seed=0)
+
+
+def test_start_tokens_are_those_that_come_before_every_text() -> None:
+    class Begun(Syllables):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            return [99] * add_special_tokens + super().encode(text, add_special_tokens=False)
+
+    class Plain(Syllables):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            return super().encode(text, add_special_tokens=False)
+
+    assert start_tokens(Begun()) == (99,)
+    assert start_tokens(Plain()) == ()

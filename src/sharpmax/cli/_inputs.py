@@ -134,6 +134,6 @@ def dtype_of(loaded: Any) -> str:
 def own_text() -> dict[str, str]:
     """The text of this package by its name; it is there wherever the package is installed."""
     from sharpmax._version import __version__
-    from sharpmax.tasks.own_source import own_source
+    from sharpmax.tasks import own_source
 
     return {f"the source code of sharpmax {__version__}": own_source()}

@@ -181,12 +181,10 @@ def _prompts(
     model: Any, tokenizer: Any, asked: tuple[int, ...] | None, inputs: int, seed: int
 ) -> tuple[dict[int, list[list[int]]], dict[str, Any], str]:
     """Prompts of each size. Each is whole: the question comes last, so a prefix would have none."""
-    from sharpmax.tasks.maximum import maximum
+    from sharpmax.tasks import maximum, start_tokens
 
     limit = _positions(model)
-    # The token that begins every text, where the tokenizer has one.
-    first = tokenizer("a")["input_ids"][:1]
-    prefix = () if first == tokenizer.encode("a", add_special_tokens=False)[:1] else first
+    prefix = start_tokens(tokenizer)
     given: dict[int, list[list[int]]] = {}
     for elements in asked or _ELEMENTS:
         try:
@@ -228,7 +226,7 @@ def _positions(model: Any) -> int:
 def _read(file: Path | None) -> str:
     """The text; without a file, that of this package, which is there wherever it is installed."""
     if file is None:
-        from sharpmax.tasks.own_source import own_source
+        from sharpmax.tasks import own_source
 
         return own_source()
     try:

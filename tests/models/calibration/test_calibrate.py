@@ -18,7 +18,7 @@ from sharpmax.models._calibration.objectives import text_loss
 from sharpmax.models._handle import Sharpened
 from sharpmax.models._inspect import attention_layers
 from sharpmax.models._rule import Rule
-from sharpmax.tasks.questions import Question
+from sharpmax.tasks import Question
 
 HEADS, WIDTH = 4, 16
 

@@ -15,7 +15,7 @@ from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
 from sharpmax.models._calibration.objectives import _takes_any_mask, answer_wrong, drift
 from sharpmax.policies import Exponential
-from sharpmax.tasks.questions import Question
+from sharpmax.tasks import Question
 
 
 def _questions(common: int = 20, contexts: int = 2) -> list[Question]:

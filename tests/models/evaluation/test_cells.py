@@ -9,14 +9,13 @@ from sharpmax.models._evaluation.cells import (
     TASKS,
     Cell,
     Task,
-    beginning,
     cells_of,
     check_texts,
     fitting_splits,
     questions,
     windows,
 )
-from sharpmax.tasks import key_value, passkey
+from sharpmax.tasks import SEEN, UNSEEN
 from tiny_models import tokenizer
 
 TOKENS = tokenizer()
@@ -42,16 +41,13 @@ def test_questions_are_those_of_the_cell(task: Task, wording: str) -> None:
     assert {len(question.ids) for question in drawn} == {420}
     assert len({question.context for question in drawn}) == (8 if task == "maximum" else 4)
     if task != "maximum":
-        unseen = passkey.UNSEEN if task == "passkey" else key_value.UNSEEN
-        expected = set(unseen) if wording == "unseen" else {0}
+        expected = set(UNSEEN) if wording == "unseen" else {0}
         assert {question.wording for question in drawn} == expected
     assert drawn == questions(cell, TOKENS, TEXTS, count=8, contexts=4, seed=3)
     assert drawn != questions(cell, TOKENS, TEXTS, count=8, contexts=4, seed=4)
 
 
 def test_what_a_tokenizer_puts_first_is_there_and_counts() -> None:
-    assert beginning(TOKENS) == ()
-    assert beginning(Begun()) == (1,)
     for task in ("passkey", "key-value", "maximum"):
         cell = Cell(task, 420)
         for question in questions(cell, Begun(), TEXTS, count=2, contexts=2, seed=0):
@@ -93,10 +89,9 @@ def test_parts_of_a_fit_have_their_own_texts_contexts_and_questions() -> None:
 
 def test_nothing_is_fitted_on_wordings_that_are_kept_for_the_test() -> None:
     texts = Splits(*([text] for text in ("a" * 900, "b" * 900, "c" * 900)))
-    for task, module in (("passkey", passkey), ("key-value", key_value)):
+    for task in ("passkey", "key-value"):
         splits = fitting_splits(TOKENS, texts, [task], [400], contexts=(9, 3, 3), seed=1)
-        wordings = {question.wording for question in splits.fit}
-        assert wordings == set(range(len(module.WORDINGS))) - set(module.UNSEEN)
+        assert {question.wording for question in splits.fit} == set(SEEN)
 
 
 def test_cells_of_tasks_and_lengths() -> None:

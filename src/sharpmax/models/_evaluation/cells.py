@@ -8,9 +8,17 @@ from itertools import product
 from typing import Any, Literal, get_args
 
 from sharpmax.models import Splits, Window
-from sharpmax.tasks import key_value, passkey
-from sharpmax.tasks.maximum import maximum_of_length
-from sharpmax.tasks.questions import Question, Tokenizer, encode
+from sharpmax.tasks import (
+    SEEN,
+    UNSEEN,
+    Question,
+    Tokenizer,
+    key_value,
+    maximum_of_length,
+    passkey,
+    start_tokens,
+)
+from sharpmax.tasks._questions import encode
 
 __all__ = [
     "TASKS",
@@ -18,7 +26,6 @@ __all__ = [
     "Cell",
     "Task",
     "Wording",
-    "beginning",
     "cells_of",
     "check_texts",
     "fitting_splits",
@@ -91,21 +98,12 @@ def questions(
         contexts: How many stretches of the texts; maxima are each a context of their own.
         seed: The same seed gives the same questions.
     """
-    options: dict[str, Any] = {"questions": count, "seed": seed, "prefix": beginning(tokenizer)}
+    options: dict[str, Any] = {"questions": count, "seed": seed, "prefix": start_tokens(tokenizer)}
     if cell.task == "maximum":
         return maximum_of_length(tokenizer, cell.length, **options)
-    module: Any = passkey if cell.task == "passkey" else key_value
-    draw = passkey.passkey if cell.task == "passkey" else key_value.key_value
-    wordings = module.UNSEEN if cell.wording == "unseen" else (0,)
+    draw = passkey if cell.task == "passkey" else key_value
+    wordings = UNSEEN if cell.wording == "unseen" else (0,)
     return draw(tokenizer, texts, cell.length, contexts=contexts, wordings=wordings, **options)
-
-
-def beginning(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens that the tokenizer puts before every text; most models want to see them."""
-    alone = encode(tokenizer, "a")
-    whole = tuple(tokenizer.encode("a", add_special_tokens=True))
-    where = next((at for at in range(len(whole)) if whole[at : at + len(alone)] == alone), 0)
-    return whole[:where]
 
 
 def windows(
@@ -124,7 +122,7 @@ def windows(
         ValueError: No text is as long as a window.
     """
     found: list[tuple[int, ...]] = []
-    prefix = beginning(tokenizer)
+    prefix = start_tokens(tokenizer)
     own = length - len(prefix)
     for text in texts:
         tokens = encode(tokenizer, text)
@@ -192,21 +190,18 @@ def fitting_splits(
 def _drawn(
     tokenizer: Tokenizer, texts: Sequence[str], task: Task, length: int, contexts: int, seed: int
 ) -> list[Question]:
-    options: dict[str, Any] = {"seed": seed + 1000 * length, "prefix": beginning(tokenizer)}
+    options: dict[str, Any] = {"seed": seed + 1000 * length, "prefix": start_tokens(tokenizer)}
     if task == "maximum":
         return maximum_of_length(tokenizer, length, questions=contexts, **options)
     if task == "passkey":
-        seen = [w for w in range(len(passkey.WORDINGS)) if w not in passkey.UNSEEN]
         options |= {"questions": contexts, "contexts": contexts}
         # A context has one question here, so the wordings are given by hand.
         drawn = [
-            passkey.passkey(tokenizer, texts, length, wordings=(wording,), **options)
-            for wording in seen
+            passkey(tokenizer, texts, length, wordings=(wording,), **options) for wording in SEEN
         ]
-        return [drawn[place % len(seen)][place] for place in range(contexts)]
-    seen = [w for w in range(len(key_value.WORDINGS)) if w not in key_value.UNSEEN]
+        return [drawn[place % len(SEEN)][place] for place in range(contexts)]
     pairs = 8
-    return key_value.key_value(
+    return key_value(
         tokenizer, texts, length, questions=contexts * pairs, contexts=contexts, pairs=pairs,
-        wordings=seen, **options,
+        wordings=SEEN, **options,
     )  # fmt: skip

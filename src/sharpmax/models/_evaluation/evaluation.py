@@ -27,7 +27,7 @@ from sharpmax.models import Calibration, Window, answer, text_loss
 from sharpmax.models._diagnosis.diagnose import positions
 from sharpmax.models._evaluation.arms import Change
 from sharpmax.models._evaluation.cells import Cell, questions, windows
-from sharpmax.tasks.questions import Question, Tokenizer
+from sharpmax.tasks import Question, Tokenizer
 
 __all__ = ["CellResult", "Evaluation", "Settings", "check_cells"]
 

@@ -19,7 +19,7 @@ from sharpmax.models._evaluation.cells import Task, check_texts, fitting_splits,
 from sharpmax.models._evaluation.changes import certain_gain
 from sharpmax.models._evaluation.evaluation import Evaluation
 from sharpmax.models._evaluation.verdict import PLAIN
-from sharpmax.tasks.questions import Tokenizer
+from sharpmax.tasks import Tokenizer
 
 __all__ = ["Settings", "Study", "arms_of", "best", "check_parts", "split_texts"]
 

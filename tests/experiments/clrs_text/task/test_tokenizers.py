@@ -8,7 +8,7 @@ import pytest
 
 from experiments.clrs_text.task import Characters, Numbers
 from experiments.clrs_text.task._generator import draw
-from sharpmax.tasks.questions import encode
+from sharpmax.tasks._questions import encode
 
 STRINGS = json.loads((Path(__file__).parent / "strings.json").read_text(encoding="utf-8"))[
     "strings"

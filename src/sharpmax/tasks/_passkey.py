@@ -1,4 +1,4 @@
-"""Passkey: a number is hidden in a text and asked for at its end."""
+"""Passkey: a number is hidden in a text, and the question at the end asks for it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sharpmax.tasks.questions import Question, Tokenizer, encode, fillers, take
+from sharpmax.tasks._questions import (
+    Question,
+    Tokenizer,
+    encode,
+    fillers,
+    random_digits,
+    take,
+)
 
-__all__ = ["UNSEEN", "WORDINGS", "passkey"]
+__all__ = ["WORDINGS", "passkey"]
 
 WORDINGS = (
     ("\nThe pass key is {key}. Remember it.\n", "\nWhat is the pass key? The pass key is"),
@@ -17,10 +24,7 @@ WORDINGS = (
     ("\n(My locker opens with the code {key}.)\n", "\nThe code of my locker is"),
     ("\nHer ticket bore the number {key}.\n", "\nThe number on her ticket was"),
 )
-"""How the number is hidden, and how it is asked for; the first is the usual one."""
-
-UNSEEN = (3, 4)
-"""The wordings that nothing is to be fitted on, for the question whether a gain is one of them."""
+"""Pairs of the line that hides the number and the question that asks for it."""
 
 _DIGITS = 5
 
@@ -36,34 +40,34 @@ def passkey(
     wordings: Sequence[int] = (0,),
     prefix: Sequence[int] = (),
 ) -> list[Question]:
-    """Draw questions whose prompts have exactly so many tokens.
+    """Draw passkey questions whose prompts have exactly `length` tokens.
 
     Args:
-        tokenizer: Of the model.
-        texts: What to hide the number in.
-        length: Tokens of a prompt.
-        questions: How many.
+        tokenizer: Tokenizer of the model.
+        texts: Texts to hide the number in.
+        length: Tokens per prompt.
+        questions: Number of questions.
         seed: The same seed gives the same questions.
-        contexts: How many stretches of the texts are used; the questions take them in turn.
-        wordings: Which of `WORDINGS` to use, in turn.
-        prefix: Tokens that begin every prompt, for instance the one that begins a text.
+        contexts: Number of passages; the questions take them in turn.
+        wordings: Indices of the wordings to use in turn, from 0 to 4; 3 and 4 are `UNSEEN`.
+        prefix: Tokens at the start of every prompt, as `start_tokens` finds them.
 
     Returns:
         The questions, with depths spread evenly over the text.
 
     Raises:
-        ValueError: There are no texts, a text is too short, or the length too small.
+        ValueError: There are no texts, a text is too short, or the length is too small.
     """
     stretches = fillers(tokenizer, texts, length, contexts, seed)
     rng = np.random.default_rng(seed)
-    # Every depth as often as any other, in no order.
+    # Every depth equally often, in random order.
     depths = rng.permutation((np.arange(questions) + 0.5) / max(1, questions))
     drawn = []
     for number, depth in enumerate(depths.tolist()):
         context = number % contexts
-        # A wording for each turn of the contexts, so that each context has them all.
+        # One wording per turn of the contexts, so that each context gets all wordings.
         wording = wordings[number // contexts % len(wordings)]
-        key = "".join(map(str, rng.integers(10, size=_DIGITS)))
+        key = random_digits(rng, _DIGITS)
         hidden, asked = WORDINGS[wording]
         needle, question = encode(tokenizer, hidden.format(key=key)), encode(tokenizer, asked)
         around = take(stretches[context], length, prefix, needle, question)

@@ -1,4 +1,4 @@
-"""A text that is there wherever sharpmax is: its own source code."""
+"""A text that is available wherever sharpmax is installed: its own source code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["own_source"]
 
 
 def own_source() -> str:
-    """The source code of sharpmax, all files one after another in the order of their names.
+    """Return the source code of sharpmax, with its files in alphabetical order.
 
-    English and Python by turns, some hundred thousand tokens, and in no model's training data that
-    is older than it.
+    It is English and Python, more than a hundred thousand tokens, and too recent for the training
+    data of most models.
 
     Example:
         >>> "def own_source() -> str:" in own_source()

@@ -1,4 +1,4 @@
-"""The prompt of the paper's Figure 3: which is the maximum of a sequence of numbers?"""
+"""Maximum: the prompt of the paper's Figure 3 asks for the largest of some numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sharpmax.tasks.questions import Question, Tokenizer, encode
+from sharpmax.tasks._questions import Question, Tokenizer, encode
 
 __all__ = ["maximum", "maximum_of_length", "maximum_prompt"]
 
@@ -15,7 +15,7 @@ _LARGEST = 9999
 
 
 def maximum_prompt(numbers: Sequence[int]) -> str:
-    """The prompt for some numbers.
+    """Write the prompt for some numbers.
 
     Example:
         >>> maximum_prompt([3, 41, 7])
@@ -34,21 +34,21 @@ def maximum(
     largest: int = _LARGEST,
     prefix: Sequence[int] = (),
 ) -> list[Question]:
-    """Draw questions about sequences of so many different numbers.
+    """Draw questions about sequences of distinct numbers.
 
     Args:
-        tokenizer: Of the model.
-        elements: Numbers in a sequence.
-        questions: How many.
+        tokenizer: Tokenizer of the model.
+        elements: Numbers per sequence.
+        questions: Number of questions.
         seed: The same seed gives the same questions.
-        largest: Largest number that may occur.
-        prefix: Tokens that begin every prompt.
+        largest: Largest possible number.
+        prefix: Tokens at the start of every prompt, as `start_tokens` finds them.
 
     Returns:
-        The questions; their length in tokens is what the numbers make of it.
+        The questions. Their length in tokens depends on the numbers.
 
     Raises:
-        ValueError: There are not that many different numbers.
+        ValueError: There are fewer distinct numbers than elements.
     """
     if not 1 <= elements <= largest + 1:
         raise ValueError(f"elements: expected from 1 to {largest + 1}, got {elements}")
@@ -70,30 +70,29 @@ def maximum_of_length(
     largest: int = _LARGEST,
     prefix: Sequence[int] = (),
 ) -> list[Question]:
-    """Draw questions whose prompts have exactly so many tokens.
+    """Draw questions whose prompts have exactly `length` tokens.
 
-    A sequence has as many numbers as there is room for; the rest of the room is taken by empty
-    lines before the prompt.
+    A sequence has as many numbers as fit. Empty lines before the prompt fill the remaining tokens.
 
     Args:
-        tokenizer: Of the model.
-        length: Tokens of a prompt.
-        questions: How many.
+        tokenizer: Tokenizer of the model.
+        length: Tokens per prompt.
+        questions: Number of questions.
         seed: The same seed gives the same questions.
-        largest: Largest number that may occur.
-        prefix: Tokens that begin every prompt.
+        largest: Largest possible number.
+        prefix: Tokens at the start of every prompt, as `start_tokens` finds them.
 
     Returns:
         The questions.
 
     Raises:
-        ValueError: There is no room for a single number.
+        ValueError: Not even one number fits.
     """
     rng = np.random.default_rng(seed)
     space = encode(tokenizer, "\n") * length
     drawn = []
     for context in range(questions):
-        # Every number takes a token at least.
+        # Every number takes at least one token.
         numbers = rng.permutation(largest + 1)[:length].tolist()
 
         def size(elements: int, numbers: list[int] = numbers) -> int:

@@ -1,4 +1,4 @@
-"""Key-value retrieval: several keys with a number each are hidden in a text; one is asked for."""
+"""Key-value retrieval: pairs are hidden in a text, and the question asks for one value."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sharpmax.tasks.questions import Question, Tokenizer, encode, fillers, take
+from sharpmax.tasks._questions import (
+    Question,
+    Tokenizer,
+    encode,
+    fillers,
+    random_digits,
+    take,
+)
 
-__all__ = ["UNSEEN", "WORDINGS", "key_value"]
+__all__ = ["WORDINGS", "key_value"]
 
 WORDINGS = (
     ("\nThe number of {key} is {value}.\n", "\nThe number of {key} is"),
@@ -17,10 +24,7 @@ WORDINGS = (
     ("\n[{key} = {value}]\n", "\n[{key} ="),
     ("\nTo reach {key}, dial {value}.\n", "\nThe number to dial for {key} is"),
 )
-"""How a pair is hidden, and how its value is asked for."""
-
-UNSEEN = (3, 4)
-"""The wordings that nothing is to be fitted on, for the question whether a gain is one of them."""
+"""Pairs of the line that hides a pair and the question that asks for its value."""
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _DIGITS = 4
@@ -38,28 +42,27 @@ def key_value(
     wordings: Sequence[int] = (0,),
     prefix: Sequence[int] = (),
 ) -> list[Question]:
-    """Draw questions whose prompts have exactly so many tokens.
+    """Draw key-value questions whose prompts have exactly `length` tokens.
 
-    The number of pairs is the same at every length, so that what grows is the text around them and
-    not the number of answers to choose from.
+    The number of pairs is the same at every length: only the text around them grows.
 
     Args:
-        tokenizer: Of the model.
-        texts: What to hide the pairs in.
-        length: Tokens of a prompt.
-        questions: How many.
+        tokenizer: Tokenizer of the model.
+        texts: Texts to hide the pairs in.
+        length: Tokens per prompt.
+        questions: Number of questions.
         seed: The same seed gives the same questions.
-        contexts: How many stretches of the texts are used, each with pairs of its own; the
-            questions take them in turn.
-        pairs: In a context.
-        wordings: Which of `WORDINGS` to use; a context has one.
-        prefix: Tokens that begin every prompt.
+        contexts: Number of passages, each with its own pairs; the questions take them in turn.
+        pairs: Pairs per context.
+        wordings: Indices of the wordings to use, one per context, from 0 to 4; 3 and 4 are
+            `UNSEEN`.
+        prefix: Tokens at the start of every prompt, as `start_tokens` finds them.
 
     Returns:
-        The questions. Those of a context share their prompts but for the last line.
+        The questions. Prompts of one context differ in their last line alone.
 
     Raises:
-        ValueError: There are no texts, a text is too short, or the length too small.
+        ValueError: There are no texts, a text is too short, or the length is too small.
     """
     stretches = fillers(tokenizer, texts, length, contexts, seed)
     drawn = []
@@ -69,12 +72,12 @@ def key_value(
         line, asked = WORDINGS[wording]
         rng = np.random.default_rng((seed, context))
         known = _pairs(rng, pairs)
-        # Asked in no order, so that questions of fewer turns still are of all depths.
+        # In random order, so that a few questions still cover all depths.
         chosen = int(rng.permutation(pairs)[turn])
         lines = [encode(tokenizer, line.format(key=key, value=value)) for key, value in known]
         every = [encode(tokenizer, asked.format(key=key)) for key, _ in known]
         question = every[chosen]
-        # As if the longest of the questions were asked: so the text is the same for all of them.
+        # Room for the longest question, so that the text is the same for all of them.
         longest = max(every, key=len)
         around = take(stretches[context], length, prefix, *lines, longest)
         cuts = [round((place + 0.5) / pairs * len(around)) for place in range(pairs)]
@@ -97,9 +100,9 @@ def key_value(
 
 
 def _pairs(rng: np.random.Generator, count: int) -> list[tuple[str, str]]:
-    """Different keys that can be spoken, each with a number."""
+    """Draw distinct pronounceable keys, each with a number."""
     letters = [_CONSONANTS, _VOWELS] * 3
     keys: dict[str, None] = {}
     while len(keys) < count:
         keys["".join(kind[rng.integers(len(kind))] for kind in letters).capitalize()] = None
-    return [(key, "".join(map(str, rng.integers(10, size=_DIGITS)))) for key in keys]
+    return [(key, random_digits(rng, _DIGITS)) for key in keys]
