@@ -8,8 +8,8 @@ import pytest
 from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
 from pages import Reader, assert_nothing_is_fetched, read
 from sharpmax.models._evaluation.cells import Cell, cells_of
-from sharpmax.report.calibration.accuracy import draw_answers
-from sharpmax.report.calibration.arms import is_control, looks
+from sharpmax.report.calibration.accuracy import draw_accuracy
+from sharpmax.report.calibration.arms import is_control, series_of
 from sharpmax.report.calibration.page import write_calibration_page, write_calibration_report
 from sharpmax.report.calibration.trade import draw_trade
 
@@ -27,22 +27,24 @@ def test_it_opens_with_the_verdict_and_what_was_fitted(page: tuple[str, Reader])
     html, reader = page
     lead = re.search(r'<p class="lead">(.*?)</p>\n<p>(.*?)</p>', html)
     assert lead is not None
-    assert lead[1].startswith("Sharpening did it: ")
-    assert lead[2].startswith("Monotone on passkey and key-value at 512 and 1,024 tokens")
+    assert lead[1].startswith("Sharpening helps. Changing the temperature of 4 heads")
+    assert lead[2].startswith("The largest change in loss on ordinary test text")
+    assert "Fitted on passkey and key-value at 512 and 1,024 tokens" in reader.text
     assert "within the tolerance of 0.02" in reader.text
-    assert "None of the controls that need no fit does as well" in reader.text
+    assert "constant is better than every control that needs no fit" in reader.text
 
 
 def test_structure(page: tuple[str, Reader]) -> None:
     html, reader = page
     assert "Abacus &lt;small&gt;" in html
     assert re.findall(r"<h2>(.*?)</h2>", html) == [
-        "Every arm at a glance",
-        "Answers against length",
-        "What answers gain and ordinary text loses",
-        "The heads that change",
-        "How the verdict is reached, and what it assumes",
-        "What was measured",
+        "Results for all arms",
+        "Accuracy and prompt length",
+        "Trade-off between answers and ordinary text",
+        "Changed heads",
+        "Method and assumptions",
+        "Settings and environment",
+        "Commands",
     ]
     assert_nothing_is_fetched(html, reader)
     images = reader.all("img")
@@ -55,8 +57,8 @@ def test_it_names_heads_controls_and_counts(page: tuple[str, Reader]) -> None:
     for arm in SHARES:
         assert arm in said
     assert "constant: 4 heads" in said
-    assert "Control: a factor of each head's output, which touches no temperature." in said
-    assert "200 a cell, in 25 contexts" in said
+    assert "Control: one factor per head output; no temperature changes." in said
+    assert "200 per cell in 25 contexts" in said
     assert "torch 2.0" in said
     assert "sharpmax calibrate abacus" in said
 
@@ -67,12 +69,12 @@ def test_all_files_are_written_and_the_same_each_time(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         written = write_calibration_report(tmp_path / folder, small, CALIBRATIONS)
         assert [path.name for path in written] == [
-            "report.html", "table.md", "answers.png", "trade.png",
+            "report.html", "table.md", "accuracy.png", "trade.png",
         ]  # fmt: skip
     for path in written:
         assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
     table = (tmp_path / "one" / "table.md").read_text(encoding="utf-8")
-    assert table.startswith("Sharpening did it: ")
+    assert table.startswith("Sharpening helps. ")
     assert table.count("\n## ") == 3
 
 
@@ -81,16 +83,16 @@ def test_nothing_held_and_nothing_is_known_of_the_choice(tmp_path: Path) -> None
     shares = {"plain": 0.5, "constant": 0.5, "gain": 0.5}
     path = tmp_path / "nothing.html"
     reader = read(write_calibration_page(path, make_evaluation(shares), empty))
-    assert "Nothing held: " in reader.text
-    assert "constant: no head; nothing held." in reader.text
+    assert "No calibration significantly improved on the plain model" in reader.text
+    assert "constant: no heads; no change passed the selection." in reader.text
     bare = make_evaluation({"plain": 0.5}, [Cell("passkey", 64)], questions=4, contexts=2)
     reader = read(write_calibration_page(path, bare, {}))
     assert len(reader.all("img")) == 1
-    assert "Nothing was compared" in reader.text
+    assert "No arms were compared" in reader.text
 
 
 def test_a_panel_for_each_task_and_wording() -> None:
-    figure = draw_answers(EVALUATION, 0.02, [512, 1024], ["passkey", "key-value"])
+    figure = draw_accuracy(EVALUATION, 0.02, [512, 1024], ["passkey", "key-value"])
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [
         "passkey", "key-value", "maximum, not fitted", "passkey, unseen wording",
@@ -100,14 +102,14 @@ def test_a_panel_for_each_task_and_wording() -> None:
     assert lines == [len(SHARES)] * 5 + [len(SHARES) - 1]
     legend = [label.get_text() for label in figure.legends[0].get_texts()]
     assert legend == list(SHARES)
-    one = draw_answers(make_evaluation(cells=[Cell("text", 1024)]))
+    one = draw_accuracy(make_evaluation(cells=[Cell("text", 1024)]))
     assert len(one.axes) == 1
     with pytest.raises(LookupError, match="no results to draw"):
-        draw_answers(make_evaluation(cells=[]))
+        draw_accuracy(make_evaluation(cells=[]))
 
 
 def test_points_are_where_the_data_is() -> None:
-    figure = draw_answers(make_evaluation(cells=cells_of(["maximum"], [1024, 4096])))
+    figure = draw_accuracy(make_evaluation(cells=cells_of(["maximum"], [1024, 4096])))
     (axes,) = figure.axes
     means = axes.containers[1].lines[0].get_ydata()
     assert means == pytest.approx([80.0, 72.5])
@@ -118,19 +120,20 @@ def test_the_curve_of_gain_against_rise() -> None:
     (axes,) = figure.axes
     labels = [label.get_text() for label in axes.get_legend().get_texts()]
     assert labels == [
-        "constant: 4 heads kept", "gain: 2 heads kept", "constant+gain: 3 heads kept",
+        "constant: 4 heads", "gain: 2 heads", "constant+gain: 3 heads",
     ]  # fmt: skip
     kept = make_calibration("constant", certain=None)
     legend = draw_trade({"constant": kept}).axes[0].get_legend().get_texts()
-    assert legend[0].get_text() == "constant: nothing kept"
-    with pytest.raises(LookupError, match="no calibration has noted candidates"):
+    assert legend[0].get_text() == "constant: none chosen"
+    with pytest.raises(LookupError, match="no calibration has candidates"):
         draw_trade({})
 
 
-def test_looks() -> None:
+def test_every_arm_has_its_own_series() -> None:
     names = ["plain", "mine", "yours", "uniform beta 1.1", "shuffled mine"]
-    found = looks(names)
+    found = series_of(names)
     assert list(found) == names
-    assert len({(look.color, look.marker) for look in found.values()}) == 5
+    assert [each.label for each in found.values()] == names
+    assert len({(each.color, each.marker) for each in found.values()}) == 5
     assert [is_control(name) for name in names] == [True, False, False, True, True]
-    assert len({(look.color, look.line_style) for look in looks(list(SHARES)).values()}) == 7
+    assert len({(each.color, each.line_style) for each in series_of(SHARES).values()}) == 7

@@ -19,7 +19,7 @@ def test_a_point_a_head_that_sees_everything() -> None:
     assert line.get_ydata()[0] == 1024
     low, high = axes.get_ylim()
     assert low < min(heights) < max(heights) <= high
-    assert "longest input here: 1,024 tokens" in [text.get_text() for text in axes.texts]
+    assert "longest input measured: 1,024 tokens" in [text.get_text() for text in axes.texts]
 
 
 def test_beyond_all_inputs() -> None:

@@ -61,7 +61,7 @@ def test_many_layers_are_thinned() -> None:
 def test_layers_that_are_not_there() -> None:
     with pytest.raises(ValueError, match="layers: expected some of 0, 1, 2, which were measured"):
         draw_entropy(MIXED, [0, 3])
-    with pytest.raises(ValueError, match="layers: expected one at least, got none"):
+    with pytest.raises(ValueError, match="layers: expected at least one, got none"):
         draw_entropy(MIXED, [])
 
 

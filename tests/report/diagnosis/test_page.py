@@ -21,11 +21,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reader]:
 def test_it_opens_with_what_one_sees(page: tuple[str, Reader]) -> None:
     lead = re.search(r'<p class="lead">(.*?)</p>', page[0])
     assert lead is not None
-    assert lead[1].startswith("Of 12 heads, 2 disperse as inputs grow from 64 to 1,024 tokens:")
-    assert "Of the others, 2 spread slowly, one stays as sharp" in lead[1]
+    assert lead[1].startswith("2 of 12 heads disperse as inputs grow from 64 to 1,024 tokens:")
+    assert "Of the others, 2 spread slowly, 1 stays sharp, " in lead[1]
     ends = [math.exp(1.0 + slope * math.log(16)) for slope in (0.0, SLOPES["dispersing"] or 0.0)]
-    assert f"as if over {ends[0]:.0f} tokens alike at 64 tokens" in lead[1]
-    assert f"over {ends[1]:.0f} at 1,024" in lead[1]
+    assert f"attended tokens goes from {ends[0]:.0f} at 64 tokens" in lead[1]
+    assert f"to {ends[1]:.0f} at 1,024" in lead[1]
 
 
 def test_structure(page: tuple[str, Reader]) -> None:
@@ -33,13 +33,13 @@ def test_structure(page: tuple[str, Reader]) -> None:
     assert len(reader.all("h1")) == 1
     assert "Abacus &lt;small&gt;" in html
     assert re.findall(r"<h2>(.*?)</h2>", html) == [
-        "All heads at a glance",
-        "Entropy against length",
+        "All heads",
+        "Entropy and length",
         "Heads that disperse most",
-        "Heads with a window",
-        "What the lemma guarantees",
-        "What to do next",
-        "What was measured",
+        "Sliding-window heads",
+        "Theoretical bound",
+        "Next steps",
+        "Settings and environment",
     ]
     assert_nothing_is_fetched(html, reader)
     images = reader.all("img")
@@ -49,22 +49,22 @@ def test_structure(page: tuple[str, Reader]) -> None:
 
 def test_it_counts_honestly(page: tuple[str, Reader]) -> None:
     said = page[1].text
-    assert f"{MIXED.rows_measured} measured, {MIXED.rows_skipped} left out without a key" in said
-    assert "60 left out as not finite" in said
+    assert f"{MIXED.rows_measured} measured, {MIXED.rows_skipped} skipped without a visible" in said
+    assert "60 skipped as not finite" in said
     assert "weights in bfloat16" in said
     assert "sdpa" in said
-    assert "2 at each length: text of a book" in said
+    assert "2 per length: text of a book" in said
     assert "torch 2.0" in said
-    assert "4 heads in layer 1 see a window of at most 128 tokens" in said
+    assert "4 heads in layer 1 see at most 128 tokens" in said
     assert "interrupted" not in said
 
 
 def test_the_lemma(page: tuple[str, Reader]) -> None:
     said = page[1].text
     first = math.ceil(100 * math.exp(2.0))
-    assert "spreads of heads go from 2.0 to 18.0" in said
-    assert "3 heads are beyond that length in the longest input of 1,024 tokens" in said
-    assert f"head 0 of layer 0, at {first} tokens" in said
+    assert "per head ranges from 2.0 to 18.0" in said
+    assert "3 heads reach the critical length within the longest input measured (1,024 tokens)" in said
+    assert f"critical length is {first} tokens, in layer 0, head 0" in said
 
 
 def test_what_to_do_next_is_about_the_worst_heads(page: tuple[str, Reader]) -> None:
@@ -80,18 +80,18 @@ def test_what_to_do_next_can_be_typed(page: tuple[str, Reader]) -> None:
 def test_no_head_disperses(tmp_path: Path) -> None:
     calm = make_diagnosis([["flat", "growing"]])
     reader = read(write_diagnosis_page(tmp_path / "calm.html", calm))
-    assert "Of 2 heads, none disperses" in reader.text
+    assert "No head disperses as inputs grow" in reader.text
     assert "Heads whose entropy grows most" in reader.text
     one = make_diagnosis([["dispersing"]])
-    assert "Of 1 heads, one disperses" in text.what_one_sees(one)
+    assert "1 of 1 head disperses" in text.conclusion(one)
 
 
 def test_windows_alone_and_nothing_at_all(tmp_path: Path) -> None:
     reader = read(write_diagnosis_page(tmp_path / "local.html", make_diagnosis([["local"]])))
-    assert "What the lemma guarantees" not in reader.text
+    assert "Theoretical bound" not in reader.text
     assert "Heads that" not in reader.text
     reader = read(write_diagnosis_page(tmp_path / "none.html", make_diagnosis([[None]])))
-    assert "Of one nothing can be said" in reader.text
+    assert "Of the 1 head, 1 could not be measured" in reader.text
 
 
 def test_what_is_not_usual_is_said() -> None:
@@ -107,18 +107,18 @@ def test_what_is_not_usual_is_said() -> None:
             source="",
         )
     )
-    assert facts["Lengths"] == "64, 256, 1,024 elements; in tokens 400, 1,500, 6,000"
-    assert facts["Inputs"] == "2 at each length; interrupted, there were more"
+    assert facts["Lengths"] == "64, 256, 1,024 elements (400, 1,500, 6,000 tokens)"
+    assert facts["Inputs"] == "2 per length; interrupted before all inputs were measured"
     assert facts["Not measured"] == "layers.7: it is closed"
-    assert facts["The model's own temperature"] == "llama: yarn scales the logits"
-    assert "left out" in facts["Sinks"]
+    assert facts["Temperature of the model itself"] == "llama: yarn scales the logits"
+    assert "excluded" in facts["Sinks"]
 
 
 def test_large_models_have_pictures_of_points(tmp_path: Path) -> None:
     path = write_diagnosis_page(tmp_path / "large.html", make_diagnosis([["growing"] * 64] * 7))
     reader = read(path)
     assert all((image["src"] or "").startswith("data:image/png") for image in reader.all("img"))
-    assert "All 448 heads that see everything" in reader.text
+    assert "All 448 heads with full attention" in reader.text
     assert len(reader.all("tr")) < 500
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from diagnoses import MIXED, make_diagnosis
-from sharpmax.report._page import style as _style
+from sharpmax.report._page import style
 from sharpmax.report.diagnosis.slopes import draw_slopes
 
 
@@ -24,8 +24,8 @@ def test_marks() -> None:
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[2.0, 1.0]], [[2.0, 2.0]]]
     frames = [patch for patch in axes.patches if patch.get_width() < 1]
     assert [patch.get_xy() for patch in frames] == [(-0.44, -0.44), (-0.44, 0.56)]
-    assert matches(frames[0].get_edgecolor(), _style.VERMILION)
-    assert "all alike" in " ".join(label.get_text() for label in bar.get_yticklabels())
+    assert matches(frames[0].get_edgecolor(), style.VERMILION)
+    assert "uniform" in " ".join(label.get_text() for label in bar.get_yticklabels())
 
 
 def matches(color: tuple[float, ...], name: str) -> bool:
@@ -44,7 +44,7 @@ def test_titles_say_what_is_there() -> None:
     assert "grey" in said
     said = " ".join(text.get_text() for text in draw_slopes(make_diagnosis([["flat"]])).texts)
     assert "0 of 1 heads disperse" in said
-    assert "framed" not in said
+    assert "frame" not in said
     assert "dot" not in said
 
 

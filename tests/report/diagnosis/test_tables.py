@@ -21,7 +21,7 @@ def test_heads_with_what_was_measured_of_them() -> None:
     slope = SLOPES["dispersing"] or 0.0
     entropy = 1.0 + slope * math.log(16) + 0.01 * worst[0].head
     assert cells["slope"] == f"{slope:.2f}"
-    assert cells["at 1,024"] == f"{entropy:.2f}"
+    assert cells["entropy at 1,024"] == f"{entropy:.2f}"
     assert cells["largest weight"] == f"{math.exp(-entropy):.3f}"
     assert table.caption.endswith("reach 0.01. Measured on text of a book.")
     assert heads_table(replace(MIXED, source=""), worst).caption.endswith("reach 0.01.")

@@ -1,1 +1,1 @@
-"""What every report shares: tables, style, HTML."""
+"""Tools for reports and figures: HTML pages, styles of figures, tables of text."""

@@ -1,4 +1,4 @@
-"""Parts of pages that need no other file: what all reports are put together from."""
+"""Build self-contained HTML pages."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; }
 p, dd { max-width: 48rem; }
 .soft, figcaption, .below { color: var(--soft); font-size: .9rem; }
 figure { margin: 1rem 0; }
-/* Figures are drawn on white, so they keep a white ground in the dark. */
+/* Figures are drawn on white, so they keep a white background in dark mode. */
 figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 6px; }
 .wide { overflow-x: auto; }
-/* On a telephone a picture is as wide as it takes to read it, and scrolls. */
+/* On a phone, a picture keeps a readable width and scrolls. */
 @media (max-width: 44rem) { figure img { width: 44rem; max-width: none; } }
 table { border-collapse: collapse; font-size: .8rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .28rem .38rem; border-bottom: 1px solid var(--line); text-align: right;
@@ -44,19 +44,19 @@ dt { font-weight: 600; margin-top: .5rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
 summary { cursor: pointer; margin: .8rem 0; }
 """
-"""Of every report: light or dark as the reader's system is."""
+"""Style sheet of all reports; it follows the light or dark mode of the reader's system."""
 
 
 def write_html(path: str | Path, title: str, sections: Iterable[str]) -> Path:
-    """Write a page.
+    """Write a page that needs no other file.
 
     Args:
-        path: Where to write.
-        title: Of the page.
-        sections: What is on it, as HTML.
+        path: The file; missing folders are created.
+        title: Title of the page.
+        sections: HTML of the sections.
 
     Returns:
-        The path that was written; folders on the way to it are made.
+        The path.
     """
     page = f"""<!DOCTYPE html>
 <html lang="en">
@@ -78,30 +78,41 @@ def write_html(path: str | Path, title: str, sections: Iterable[str]) -> Path:
     return path
 
 
+def opening(title: str, lead: str, *texts: str) -> str:
+    """Return the heading of a page, its conclusion in larger letters, and further paragraphs."""
+    lead = f'<p class="lead">{escape(lead)}</p>\n'
+    return f"<h1>{escape(title)}</h1>\n{lead}{paragraphs(*texts)}"
+
+
+def paragraphs(*texts: str) -> str:
+    """Return one paragraph per text; empty texts are left out."""
+    return "".join(f"<p>{escape(text)}</p>\n" for text in texts if text)
+
+
 def section(heading: str, *parts: str) -> str:
-    """A section; nothing if it has no content."""
+    """Return a section, or "" if it has no content."""
     content = "".join(parts)
     return f"<section>\n<h2>{escape(heading)}</h2>\n{content}</section>\n" if content else ""
 
 
 def folded(summary: str, content: str) -> str:
-    """Content that a click shows."""
+    """Return content that a click opens."""
     return f"<details>\n<summary>{escape(summary)}</summary>\n{content}</details>\n"
 
 
 def code(text: str) -> str:
-    """Lines to type."""
+    """Return a block of code."""
     return f"<pre><code>{escape(text)}</code></pre>\n"
 
 
 def entries(facts: Mapping[str, str]) -> str:
-    """Names and what they stand for."""
+    """Return a list of names and values."""
     each = (f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>\n" for name, value in facts.items())
     return f"<dl>\n{''.join(each)}</dl>\n"
 
 
 def figure_html(pictures: Mapping[str, str], name: str, alt: str, caption: str) -> str:
-    """A picture with a text for those who do not see it; nothing if there is no such picture."""
+    """Return a picture with its alternative text, or "" if there is no picture of that name."""
     if name not in pictures:
         return ""
     below = f"<figcaption>{escape(caption)}</figcaption>\n" if caption else ""
@@ -110,13 +121,17 @@ def figure_html(pictures: Mapping[str, str], name: str, alt: str, caption: str) 
 
 
 def picture(path: Path) -> str:
-    """The content of a file as an address, so that the page needs no file beside it."""
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return f"data:{_KINDS[path.suffix]};base64,{data}"
+    """Return an image file (.svg or .png) as a data URI, so that the page needs no file."""
+    return data_uri(path.read_bytes(), path.suffix)
+
+
+def data_uri(content: bytes, suffix: str) -> str:
+    """Return the content of an image file (".svg" or ".png") as a data URI."""
+    return f"data:{_KINDS[suffix]};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def table_html(table: Table) -> str:
-    """A table, which scrolls by itself where the window is narrower."""
+    """Return a table, which scrolls if the window is too narrow."""
 
     def cell(tag: str, column: int, content: str) -> str:
         kind = ' class="word"' if column < max(table.words, 1) else ""
@@ -136,6 +151,6 @@ def table_html(table: Table) -> str:
 
 
 def inline(content: str) -> str:
-    """Bold and code of Markdown, which is what tables use."""
+    """Convert the Markdown that tables use: bold and code."""
     content = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(content))
     return re.sub(r"`(.+?)`", r"<code>\1</code>", content)

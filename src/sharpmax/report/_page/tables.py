@@ -1,4 +1,4 @@
-"""Tables of results, for the terminal and for documents, where they are filled in between marks."""
+"""Tables of text for the terminal, for HTML and for Markdown documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Table", "fill"]
+__all__ = ["Table", "fill", "signed"]
 
 _BLOCK = re.compile(
     r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.DOTALL
@@ -18,14 +18,14 @@ _BOLD = re.compile(r"\*\*(.+?)\*\*")
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text.
+    """Hold a table of text.
 
     Attributes:
-        header: What the columns are.
-        rows: The rows, as many cells each as there are columns.
-        title: Of the whole, or nothing.
-        caption: What has to be said below it, or nothing.
-        words: How many columns from the left are words; the others are numbers.
+        header: Names of the columns.
+        rows: The rows, with one cell per column.
+        title: Title, or "".
+        caption: Text below the table, or "".
+        words: Number of columns, from the left, that hold words; the others hold numbers.
 
     Example:
         >>> print(Table(["work", "ratio"], [["decode", "0.50"]]).to_markdown())
@@ -41,13 +41,13 @@ class Table:
     words: int = field(default=1)
 
     def to_markdown(self) -> str:
-        """The table in Markdown, the caption as a paragraph below it."""
+        """Return the table as Markdown, with the caption as a paragraph below it."""
         rule = ["---" if column < self.words else "--:" for column in range(len(self.header))]
         lines = [_line(self.header), "|" + "|".join(rule) + "|", *map(_line, self.rows)]
         return "\n".join([*lines, "", self.caption] if self.caption else lines)
 
     def to_rich(self) -> Any:
-        """The table for a terminal."""
+        """Return the table as a `rich.table.Table`, for a terminal."""
         from rich import box
         from rich.markup import escape
         from rich.table import Table as RichTable
@@ -69,19 +69,19 @@ class Table:
 
 
 def fill(document: str, tables: Mapping[str, str]) -> str:
-    r"""Put tables into a document, each between the marks that bear its name.
+    r"""Fill tables into a document.
 
-    What a document has between `<!-- table: name -->` and `<!-- end -->` is replaced.
+    The text between `<!-- table: name -->` and `<!-- end -->` is replaced by the table `name`.
 
     Args:
-        document: The text.
+        document: The text of the document.
         tables: Markdown by name.
 
     Returns:
         The new text.
 
     Raises:
-        ValueError: The document asks for a table that there is not.
+        ValueError: The document names a table that is not in `tables`.
 
     Example:
         >>> fill("<!-- table: speed -->\nold\n<!-- end -->", {"speed": "new"})
@@ -95,6 +95,16 @@ def fill(document: str, tables: Mapping[str, str]) -> str:
         return f"{match['begin']}{tables[match['name']]}\n{match['end']}"
 
     return _BLOCK.sub(replaced, document)
+
+
+def signed(value: float, digits: int) -> str:
+    """Format a number with its sign, with a true minus sign.
+
+    Example:
+        >>> signed(0.0514, 2)
+        '+0.05'
+    """
+    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _line(cells: Sequence[str]) -> str:

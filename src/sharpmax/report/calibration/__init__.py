@@ -1,1 +1,1 @@
-"""The report of a calibration and its evaluation."""
+"""Report of calibrations and their evaluation."""

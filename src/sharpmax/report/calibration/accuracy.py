@@ -1,41 +1,41 @@
-"""The figure of right answers against the length: calibrations and their controls."""
+"""Figure of accuracy against prompt length, for calibrations and controls."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
-from sharpmax.report.calibration.arms import ArmLook, is_control, looks
+from sharpmax.report._page import style
+from sharpmax.report._page.style import Series
+from sharpmax.report.calibration.arms import is_control, series_of
 
 if TYPE_CHECKING:
     from sharpmax.models._evaluation.evaluation import CellResult, Evaluation
 
-__all__ = ["draw_answers"]
+__all__ = ["draw_accuracy"]
 
 _ORDER: Final = ("passkey", "key-value", "maximum", "text")
 _WORDINGS: Final = ("usual", "unseen")
 _COLUMNS: Final = 3
 _APART: Final = 0.035
-"""How far arms stand apart, in powers of two, so that bars do not hide each other."""
+"""Distance between arms, in powers of two, so that error bars do not hide each other."""
 
 
-def draw_answers(
+def draw_accuracy(
     evaluation: Evaluation,
     tolerance: float | None = None,
     fitted: Collection[int] = (),
     tasks: Collection[str] = (),
 ) -> Any:
-    """Draw the share of right answers against the length, a line an arm.
+    """Draw the accuracy against the prompt length, with one line per arm.
 
-    Each task and wording has a panel; that of text shows by how much its loss rises.
+    Each task and wording has a panel. The panel of text shows the increase in loss.
 
     Args:
         evaluation: The results.
-        tolerance: Of that rise, in nats; None draws no line.
-        fitted: Lengths that calibrations were fitted on, which are shaded.
-        tasks: Those that they were fitted on.
+        tolerance: Largest acceptable increase in loss, in nats; None draws no line.
+        fitted: Lengths that calibrations were fitted on; they are shaded.
+        tasks: Tasks that calibrations were fitted on.
 
     Returns:
         A figure of matplotlib.
@@ -44,20 +44,17 @@ def draw_answers(
         MissingExtraError: matplotlib is not installed.
         LookupError: There are no results.
     """
-    matplotlib = require("matplotlib", extra="report", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="report", what="drawing a figure")
     panels = _panels(evaluation)
     if not panels:
         raise LookupError("the evaluation has no results to draw")
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    arms = looks(evaluation.arms)
+    arms = series_of(evaluation.arms)
     legend = 0.14 + 0.24 * -(-len(arms) // 4)
     height = legend + 2.95 * rows + 0.5
-    with matplotlib.rc_context(_style.SETTINGS):
-        figure = figure_module.Figure(figsize=(9.6, height))
+    with style.new_figure(height) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
-        # Laid out by hand: what matplotlib works out itself differs in the last digits.
+        # Laid out by hand: the automatic layout of matplotlib differs in the last digits.
         figure.subplots_adjust(
             left=0.066, right=0.992, bottom=(legend + 0.5) / height, top=1 - 0.82 / height,
             wspace=0.31 if columns > 1 else 0.0, hspace=0.42,
@@ -72,12 +69,17 @@ def draw_answers(
                 _shade_fitted(axes, fitted, named=(task, wording) == panels[0])
         for axes in list(grid.flat)[len(panels) :]:
             axes.remove()
-        _write_words(figure, evaluation, arms, height)
+        style.write_title(figure, f"{evaluation.settings.model}: accuracy and prompt length")
+        handles = [each.handle(marker=each.marker, markersize=5) for each in arms.values()]
+        figure.legend(
+            handles=handles, loc="lower left", bbox_to_anchor=(0.005, 0.0), ncols=4, frameon=False,
+            fontsize=9, handlelength=2.6, columnspacing=1.6,
+        )  # fmt: skip
     return figure
 
 
 def _panels(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """Tasks and wordings, usual wordings first, text last."""
+    """Return tasks and wordings: usual wordings first, text last."""
     there = {(each.task, each.wording) for each in evaluation.results}
     worded = [(task, wording) for wording in _WORDINGS for task in _ORDER if task != "text"]
     return [each for each in (*worded, ("text", "usual")) if each in there]
@@ -90,9 +92,9 @@ def _title(task: str, wording: str, fitted: Collection[str]) -> str:
 
 
 def _shade_fitted(axes: Any, fitted: Collection[int], *, named: bool) -> None:
-    """A shade behind lengths up to the longest that was fitted."""
+    """Shade the lengths up to the longest fitted one."""
     left, right = axes.get_xlim()
-    # Half of the way to the double of it, in powers of two.
+    # Halfway to twice the longest, on a logarithmic axis.
     edge = min(max(fitted, default=0) * 2**0.5, right)
     if edge <= left:
         return
@@ -109,11 +111,11 @@ def _draw_panel(
     axes: Any,
     evaluation: Evaluation,
     found: list[CellResult],
-    arms: dict[str, ArmLook],
+    arms: dict[str, Series],
     tolerance: float | None,
 ) -> None:
     of_text = found[0].task == "text"
-    for place, (arm, look) in enumerate(arms.items()):
+    for place, (arm, series) in enumerate(arms.items()):
         own = sorted((each for each in found if each.arm == arm), key=lambda each: each.length)
         drawn = [(each.length, *_figure(evaluation, each)) for each in own]
         drawn = [each for each in drawn if each[1] is not None]
@@ -127,35 +129,34 @@ def _draw_panel(
         ]
         faint = is_control(arm) and arm != "plain"
         axes.errorbar(
-            [length * shift for length in lengths], means, ends, color=look.color,
-            marker=look.marker, markersize=4.2, linestyle=look.line_style,
+            [length * shift for length in lengths], means, ends, color=series.color,
+            marker=series.marker, markersize=4.2, linestyle=series.line_style,
             linewidth=1.1 if faint else 1.9, elinewidth=0.9, zorder=2 if faint else 3,
         )  # fmt: skip
     ticks = sorted({each.length for each in found})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{length:,}" for length in ticks], fontsize=8.6)
     axes.set_xlim(ticks[0] / 2**0.35, ticks[-1] * 2**0.35)
-    axes.minorticks_off()
+    style.add_grid(axes, "y")
     axes.tick_params(axis="y", labelsize=8.6)
-    axes.grid(visible=True, axis="y")
-    axes.set_axisbelow(True)
     axes.set_xlabel("tokens", fontsize=9, labelpad=2)
-    axes.set_ylabel("rise of the loss, nats" if of_text else "right, %", fontsize=9, labelpad=2)
-    if not of_text:
+    label = "increase in loss, nats per token" if of_text else "accuracy, %"
+    axes.set_ylabel(label, fontsize=9, labelpad=2)
+    if of_text:
+        _scale_increases(axes, tolerance)
+    else:
         axes.set_ylim(-2.0, 108.0)
         axes.set_yticks(range(0, 101, 20))
-        return
-    _scale_rises(axes, tolerance)
 
 
-def _scale_rises(axes: Any, tolerance: float | None) -> None:
-    axes.axhline(0.0, color=_style.BLACK, linewidth=0.8)
+def _scale_increases(axes: Any, tolerance: float | None) -> None:
+    axes.axhline(0.0, color=style.BLACK, linewidth=0.8)
     if tolerance is not None:
-        axes.axhline(tolerance, color=_style.VERMILION, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.axhline(tolerance, color=style.VERMILION, linewidth=1.0, linestyle=(0, (4, 3)))
         axes.annotate(
             f"tolerance {tolerance:g}", (0.02, tolerance), xycoords=axes.get_yaxis_transform(),
             xytext=(0, 2), textcoords="offset points", fontsize=8,
-            color=_style.darkened(_style.VERMILION),
+            color=style.darkened(style.VERMILION),
         )  # fmt: skip
     low, high = axes.dataLim.intervaly
     straight = max(0.05, 2 * (tolerance or 0.0))
@@ -163,35 +164,16 @@ def _scale_rises(axes: Any, tolerance: float | None) -> None:
     if high <= straight:
         axes.set_ylim(low, max(1.4 * high, 1.3 * (tolerance or 0.0), 0.01))
     else:
-        # Far off, an arm that does great harm would leave no room for the others.
+        # On a linear axis, one very harmful arm would leave no room for the others.
         axes.set_yscale("symlog", linthresh=straight, linscale=1.5)
         axes.set_ylim(low, 2.0 * high)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "\N{MINUS SIGN}"))
 
 
 def _figure(evaluation: Evaluation, result: CellResult) -> tuple[float | None, tuple[float, float]]:
-    """What a panel shows of a result: percent right, or the rise of the loss."""
+    """Return the accuracy in percent, or the increase in loss, with its interval."""
     if result.task != "text":
         low, high = result.interval
         return 100 * result.mean, (100 * low, 100 * high)
     plain = evaluation.find("plain", result.cell)
     return (None, (0.0, 0.0)) if plain is None else result.less(plain)
-
-
-def _write_words(
-    figure: Any, evaluation: Evaluation, arms: dict[str, ArmLook], height: float
-) -> None:
-    lines = require("matplotlib.lines", extra="report", what="drawing a figure")
-    handles = [
-        lines.Line2D(
-            [], [], label=arm, color=look.color, marker=look.marker, markersize=5,
-            linestyle=look.line_style, linewidth=1.8,
-        )
-        for arm, look in arms.items()
-    ]  # fmt: skip
-    figure.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.005, 0.0), ncols=4, frameon=False,
-        fontsize=9, handlelength=2.6, columnspacing=1.6,
-    )  # fmt: skip
-    title = f"{evaluation.settings.model}: answers against length"
-    figure.text(0.012, 1 - 0.24 / height, title, fontsize=13, fontweight="bold", va="center")

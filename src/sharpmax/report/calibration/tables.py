@@ -1,45 +1,35 @@
-"""Tables of an evaluation: how calibrations and their controls answer, cell by cell."""
+"""Tables of an evaluation: how calibrations and controls score, cell by cell."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sharpmax.report._page.tables import Table
-from sharpmax.report.calibration.arms import in_order
-from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
+from sharpmax.report._page.tables import Table, signed
+from sharpmax.report.calibration.arms import in_order, series_of
 
 if TYPE_CHECKING:
-    from sharpmax.models import Calibration, Diagnosis
+    from sharpmax.models import Calibration
     from sharpmax.models._evaluation.evaluation import CellResult, Evaluation
     from sharpmax.models._evaluation.verdict import Comparison, Verdict
 
-__all__ = [
-    "changes_table",
-    "dispersing_table",
-    "headline_table",
-    "heads_table",
-    "means_table",
-    "summary_table",
-]
+__all__ = ["arms_table", "changes_table", "heads_table", "means_table", "summary_table"]
 
-_MINUS: Final = "\N{MINUS SIGN}"
-_WAYS: Final = ("sharper", "flatter")
-_ORDER: Final = ("passkey", "key-value", "maximum", "text")
+TASKS: Final = ("passkey", "key-value", "maximum", "text")
+"""Tasks in the order of tables."""
+
+_Interval = tuple[float, float]
 
 
 def summary_table(
     evaluation: Evaluation, calibrations: Mapping[str, Calibration], verdict: Verdict
 ) -> Table:
-    """Every arm at a glance: on all questions of the fitted tasks, and on ordinary text.
+    """Return a table with one row per arm: all questions of the fitted tasks, and ordinary text.
 
     Args:
         evaluation: The results.
-        calibrations: By the names of their arms.
-        verdict: Whose tasks and subject are taken.
-
-    Returns:
-        A row an arm.
+        calibrations: Calibrations by the names of their arms.
+        verdict: The verdict, whose tasks and subject are shown.
     """
     from sharpmax.models._evaluation.changes import changed_heads
     from sharpmax.models._evaluation.verdict import PLAIN, compare, surprise
@@ -49,8 +39,8 @@ def summary_table(
     for arm in in_order(evaluation.arms):
         whole = compare(evaluation, arm, PLAIN, verdict.tasks)
         unseen = compare(evaluation, arm, PLAIN, verdict.tasks, wording="unseen")
-        less = compare(evaluation, arm, verdict.subject, verdict.tasks)
-        surprised = surprise(evaluation, arm, PLAIN, verdict.tasks)
+        against = compare(evaluation, arm, verdict.subject, verdict.tasks)
+        answer_loss = surprise(evaluation, arm, PLAIN, verdict.tasks)
         rise = largest_rise(evaluation, arm)
         itself = arm == PLAIN
         heads = str(len(changed_heads(calibrations[arm]))) if arm in calibrations else ""
@@ -62,96 +52,63 @@ def summary_table(
                 "" if whole is None else _share(whole),
                 "" if whole is None or itself else _difference(whole),
                 "" if unseen is None or itself else _difference(unseen),
-                "" if less is None or arm in (PLAIN, verdict.subject) else _difference(less),
-                "" if surprised is None or itself else nats(*surprised),
+                "" if against is None or arm in (PLAIN, verdict.subject) else _difference(against),
+                "" if answer_loss is None or itself else nats(*answer_loss),
                 "" if rise is None or itself else nats(*rise[1:]),
             ]
         )
-    subject = verdict.subject or "the best"
+    header = [
+        "arm", "heads changed", "windows" if of_text else "questions",
+        "loss" if of_text else "accuracy, %", "vs plain", "vs plain, unseen wording",
+        f"vs {verdict.subject or 'best'}", "answer loss", "text loss",
+    ]  # fmt: skip
     every = compare(evaluation, PLAIN, PLAIN, verdict.tasks)
-    asked = "none" if every is None else f"{every.questions:,} in {every.contexts:,} contexts"
-    return Table(
-        ["arm", "heads", "windows" if of_text else "questions", "loss" if of_text else "right, %",
-         "against plain", "in unseen wordings",
-         f"against {subject}", "surprise", "loss on text"],
-        rows,
-        title="Every arm at a glance",
-        caption=(
-            f"On windows of text, {asked}: the loss in nats a token, then how it differs, with 95%"
-            " intervals from resampled contexts. Loss on text: the largest rise over the lengths."
-            if of_text
-            else f"On questions of {' and '.join(verdict.tasks) or 'any task'}, {asked}: percent"
-            " right of those that an arm was asked, then differences on those that both were asked,"
-            " in points with 95% intervals from resampled contexts."
-            " Surprise: nats that the right answer takes, less those with plain. Loss on text: the"
-            " largest rise over the lengths, in nats a token."
-        ),
-    )  # fmt: skip
-
-
-def headline_table(evaluation: Evaluation, arms: Sequence[str]) -> Table:
-    """A few arms on the cells that all of them were asked, in the usual wording.
-
-    Args:
-        evaluation: The results.
-        arms: Which, in the order of the columns.
-
-    Returns:
-        A row a task and length, a column an arm.
-    """
-    asked = {result.cell for result in evaluation.results if result.wording != "unseen"}
-    rows = []
-    for cell in sorted(asked, key=lambda cell: (_ORDER.index(cell.task), cell.length)):
-        found = [evaluation.find(arm, cell) for arm in arms]
-        means = [_mean(result) for result in found if result is not None]
-        if len(means) == len(arms):
-            name = "loss on text" if cell.task == "text" else f"{cell.task}, % right"
-            rows.append([name, f"{cell.length:,}", *means])
-    return Table(["task", "tokens", *arms], rows, caption=_source(evaluation))
+    size = "none" if every is None else f"{every.questions:,} in {every.contexts:,} contexts"
+    caption = (
+        f"Questions: {' and '.join(verdict.tasks) or 'none'}, {size}. Accuracy is over the"
+        " questions that an arm was asked. Differences are in percentage points, over the questions"
+        " that both arms were asked, with 95% intervals from resampled contexts. Answer loss:"
+        " change in negative log-likelihood of the correct answer, in nats, from plain. Text loss:"
+        " largest increase over all lengths, in nats per token, from plain."
+    )
+    if of_text:
+        caption = (
+            f"Windows of text: {size}. Loss in nats per token, and differences with 95% intervals"
+            " from resampled contexts. Text loss: largest increase over all lengths, from plain."
+        )
+    return Table(header, rows, title="Results for all arms", caption=caption)
 
 
 def means_table(evaluation: Evaluation) -> Table:
-    """Every arm on every cell, with its interval; the best of each cell is bold.
+    """Return a table with one row per task, wording and arm, and one column per length.
 
-    Args:
-        evaluation: The results.
-
-    Returns:
-        A row a task, wording and arm, a column a length.
+    Cells hold means and intervals. The best arm of each cell is bold.
     """
 
     def cells(results: Mapping[str, CellResult]) -> dict[str, str]:
         of_text = next(iter(results.values())).task == "text"
-        means = {arm: _mean(result) for arm, result in results.items()}
+        means = {arm: mean(result) for arm, result in results.items()}
         best = (min if of_text else max)(means.values(), key=float)
         differ = len(set(means.values())) > 1
         return {
-            arm: f"{f'**{mean}**' if differ and mean == best else mean} {_range(results[arm])}"
-            for arm, mean in means.items()
+            arm: f"{f'**{each}**' if differ and each == best else each} {_range(results[arm])}"
+            for arm, each in means.items()
         }
 
     return Table(
         ["task", "arm", *_lengths(evaluation)],
         _rows(evaluation, cells),
-        title="Right answers, and the loss on text",
+        title="Accuracy and text loss",
         caption=(
-            "Percent of the answers that are right, token by token, by the length of the prompt;"
-            " for text the loss in nats a token. In brackets 95% intervals from resampled contexts."
-            f" {_source(evaluation)}"
+            "Exact-match accuracy in percent by prompt length; for text, the loss in nats per"
+            f" token. Brackets: 95% intervals from resampled contexts. {source(evaluation)}"
         ),
         words=2,
     )
 
 
 def changes_table(evaluation: Evaluation) -> Table:
-    """What every arm changes on every cell; bold where that is no chance.
-
-    Args:
-        evaluation: The results.
-
-    Returns:
-        A row a task, wording and arm but plain, a column a length.
-    """
+    """Return a table of differences from the plain model; significant ones are bold."""
 
     def cells(results: Mapping[str, CellResult]) -> dict[str, str]:
         if "plain" not in results:
@@ -160,41 +117,34 @@ def changes_table(evaluation: Evaluation) -> Table:
         for arm, result in results.items():
             change, interval = result.less(results["plain"])
             said = nats(change, interval) if result.task == "text" else points(change, interval)
-            sure = interval[0] > 0 or interval[1] < 0
-            found[arm] = f"**{said}**" if sure else said
+            significant = interval[0] > 0 or interval[1] < 0
+            found[arm] = f"**{said}**" if significant else said
         del found["plain"]
         return found
 
     return Table(
         ["task", "arm", *_lengths(evaluation)],
         _rows(evaluation, cells),
-        title="Changes against the model as it is",
+        title="Differences from the plain model",
         caption=(
-            "Differences on the same questions: points of percent, and for text nats a token, where"
-            " a rise is harm. In brackets 95% intervals from resampled contexts; bold where 0 is"
-            " outside."
+            "Paired differences on the same questions, in percentage points; for text, in nats per"
+            " token, where an increase is harmful. Brackets: 95% intervals from resampled contexts;"
+            " bold if the interval excludes 0."
         ),
         words=2,
     )
 
 
 def heads_table(calibration: Calibration) -> Table:
-    """The heads that a calibration changes.
-
-    Args:
-        calibration: Which.
-
-    Returns:
-        A row a head.
-    """
+    """Return a table with one row per head that a calibration changes."""
     from sharpmax.models._evaluation.changes import changed_heads
 
     changes = changed_heads(calibration)
-    # What no head has needs no column.
+    # A column is shown if some head has a value for it.
     every: dict[str, tuple[bool, Callable[[Any], str]]] = {
         "beta": (
             any(each.beta != 1 for each in changes),
-            lambda each: "by row" if each.beta is None else f"{each.beta:.3f}",
+            lambda each: "per row" if each.beta is None else f"{each.beta:.3f}",
         ),
         "strength": (
             any(each.strength is not None for each in changes),
@@ -214,44 +164,14 @@ def heads_table(calibration: Calibration) -> Table:
     return Table(["layer", "head", *shown], rows, words=0)
 
 
-def dispersing_table(calibration: Calibration, diagnosis: Diagnosis, most: int = 27) -> Table:
-    """What a calibration does to heads that disperse, and to others.
-
-    Args:
-        calibration: One that `sharpmax.calibrate` made of all layers.
-        diagnosis: Of the same model.
-        most: So many heads are the ones that help most.
-
-    Returns:
-        A row a verdict of the diagnosis.
-    """
-    from sharpmax.models._evaluation.changes import changed_heads
-
-    verdicts = {(head.layer, head.head): head.verdict for head in diagnosis.heads}
-    changes = changed_heads(calibration)
-    heads = [
-        (i, head) for i, count in enumerate(calibration.head_counts) for head in range(count or 0)
-    ]
-    # Of the loss, so what helps is negative.
-    contributions = map(sum, zip(*calibration.notes["select"]["contributions"], strict=True))
-    ranked = sorted(zip(contributions, heads, strict=True))[:most]
-    rows = []
-    for verdict, number in counts(diagnosis.heads).items():
-        mine = [each for each in changes if verdicts[each.layer, each.head] == verdict]
-        best = sum(verdicts[head] == verdict for _, head in ranked)
-        sharper, flatter = (sum(getattr(each, way) for each in mine) for way in _WAYS)
-        figures = (number, len(mine), sharper, flatter, best)
-        rows.append([VERDICTS[verdict].label, *(f"{figure:,}" for figure in figures)])
-    return Table(
-        ["verdict", "heads", "changed", "sharper", "less sharp", f"of the {most} that help most"],
-        rows,
-    )
+def arms_table(evaluation: Evaluation) -> Table:
+    """Return a table with the meaning of each arm."""
+    rows = [[arm, series.meaning] for arm, series in series_of(evaluation.arms).items()]
+    return Table(["arm", "meaning"], rows, words=2)
 
 
-def largest_rise(
-    evaluation: Evaluation, arm: str | None
-) -> tuple[int, float, tuple[float, float]] | None:
-    """The largest rise of the loss on text: at which length, how much, and its interval."""
+def largest_rise(evaluation: Evaluation, arm: str | None) -> tuple[int, float, _Interval] | None:
+    """Return the largest increase in loss on text: its length, its size and its interval."""
     found = []
     for result in evaluation.results:
         plain = evaluation.find("plain", result.cell)
@@ -260,40 +180,52 @@ def largest_rise(
     return max(found, key=lambda each: each[1], default=None)
 
 
-def _share(found: Comparison) -> str:
-    return f"{found.share:.3f}" if found.of_text else f"{100 * found.share:.1f}"
-
-
-def _difference(found: Comparison) -> str:
-    """Of a loss with its own sign, less is better; of shares in points."""
-    if found.of_text:
-        low, high = found.interval
-        return nats(-found.difference, (-high, -low))
-    return points(found.difference, found.interval)
-
-
-def points(difference: float, interval: tuple[float, float]) -> str:
-    """A difference of shares, in points of percent.
+def points(difference: float, interval: _Interval) -> str:
+    """Format a difference between shares in percentage points, with its interval.
 
     Example:
         >>> points(0.0514, (0.012, 0.1))
         '+5.1 [+1.2, +10.0]'
     """
-    return _signed(100 * difference, [100 * end for end in interval], 1)
+    low, high = (signed(100 * end, 1) for end in interval)
+    return f"{signed(100 * difference, 1)} [{low}, {high}]"
 
 
-def nats(difference: float, interval: tuple[float, float]) -> str:
-    """A difference of losses, in nats."""
-    return _signed(difference, list(interval), 3)
+def nats(difference: float, interval: _Interval) -> str:
+    """Format a difference between losses in nats, with its interval."""
+    low, high = (signed(end, 3) for end in interval)
+    return f"{signed(difference, 3)} [{low}, {high}]"
 
 
-def _signed(value: float, ends: list[float], digits: int) -> str:
-    one, *others = (f"{each:+.{digits}f}".replace("-", _MINUS) for each in (value, *ends))
-    return f"{one} [{', '.join(others)}]"
-
-
-def _mean(result: CellResult) -> str:
+def mean(result: CellResult) -> str:
+    """Format the mean of a cell: accuracy in percent, or the loss on text."""
     return f"{result.mean:.3f}" if result.task == "text" else f"{100 * result.mean:.1f}"
+
+
+def source(evaluation: Evaluation) -> str:
+    """Say what was measured, on which data, by which command."""
+    settings = evaluation.settings
+    commands = evaluation.command.splitlines()
+    written = f"`{commands[0]}`"
+    if len(commands) > 1:
+        written = f"the {len(commands)} commands listed in evaluation.json"
+    return (
+        f"{settings.model}, {settings.dtype}, on {' and '.join(settings.texts) or 'no text'}; up to"
+        f" {settings.questions:,} questions in {settings.contexts:,} contexts, or"
+        f" {settings.windows:,} windows, per cell. Produced by {written}."
+    )
+
+
+def _share(found: Comparison) -> str:
+    return f"{found.share:.3f}" if found.of_text else f"{100 * found.share:.1f}"
+
+
+def _difference(found: Comparison) -> str:
+    """Format a difference: of text as a change in loss, where less is better."""
+    if found.of_text:
+        low, high = found.interval
+        return nats(-found.difference, (-high, -low))
+    return points(found.difference, found.interval)
 
 
 def _range(result: CellResult) -> str:
@@ -310,36 +242,20 @@ def _lengths(evaluation: Evaluation) -> list[str]:
 def _rows(
     evaluation: Evaluation, cells: Callable[[Mapping[str, CellResult]], dict[str, str]]
 ) -> list[list[str]]:
-    """Rows of what `cells` makes of the results of a cell by arm."""
+    """Return rows of the texts that `cells` makes of the results of one cell, by arm."""
     by_cell: dict[tuple[str, str], dict[int, dict[str, CellResult]]] = {}
     for result in evaluation.results:
         row = by_cell.setdefault((result.task, result.wording), {})
         row.setdefault(result.length, {})[result.arm] = result
     lengths = sorted({result.length for result in evaluation.results})
-    # Usual wordings before those that are not.
-    order = sorted(by_cell, key=lambda key: (_ORDER.index(key[0]), key[1] == "unseen"))
     rows = []
-    for task, wording in order:
+    for task, wording in sorted(by_cell, key=lambda key: (TASKS.index(key[0]), key[1] == "unseen")):
         told = {length: cells(found) for length, found in by_cell[task, wording].items()}
         name = f"{task}, unseen wording" if wording == "unseen" else task
         for arm in in_order(evaluation.arms):
             line = [told.get(length, {}).get(arm, "") for length in lengths]
             if any(line):
                 rows.append([name, arm, *line])
-                # Said once.
+                # The name is shown once.
                 name = ""
     return rows
-
-
-def _source(evaluation: Evaluation) -> str:
-    settings = evaluation.settings
-    commands = evaluation.command.splitlines()
-    written = f"`{commands[0]}`"
-    if len(commands) > 1:
-        written = f"{len(commands)} commands, which evaluation.json lists"
-    return (
-        f"{settings.model}, in {settings.dtype}, on {' and '.join(settings.texts) or 'no text'};"
-        f" {settings.questions:,} questions in"
-        f" {settings.contexts:,} contexts and {settings.windows:,} windows a cell at the most."
-        f" Written by {written}."
-    )

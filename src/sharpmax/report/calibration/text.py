@@ -1,12 +1,12 @@
-"""What the report of a calibration says in words, with figures from the data."""
+"""Sentences of the report of calibrations, with figures from the data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from sharpmax.report._page.tables import Table
-from sharpmax.report.calibration.arms import in_order, is_control, looks
+from sharpmax.report._page.tables import signed
+from sharpmax.report.calibration.arms import in_order, is_control
 from sharpmax.report.calibration.tables import largest_rise
 
 if TYPE_CHECKING:
@@ -15,124 +15,117 @@ if TYPE_CHECKING:
     from sharpmax.models._evaluation.verdict import Comparison, Verdict
 
 ACCURACY: Final = (
-    "Bars are 95% intervals of the mean, from resampled contexts. Arms are asked the same"
-    " questions, so differences between them are surer than the bars suggest; the tables have them."
+    "Error bars are 95% intervals of the mean, from resampled contexts. All arms answer the same"
+    " questions, so the paired differences in the tables are more precise than the bars suggest."
 )
 TRADE: Final = (
-    "Each point is some of the heads with some of their fitted change, on the second part of the"
-    " data, which chose among them: how much smaller the objective gets, against how much more"
-    " ordinary text surprises the model. A ring marks what was kept; below and right of a"
-    " point, two standard errors."
+    "Each point is a candidate: a share of the heads with a share of their fitted change, measured"
+    " on the selection split. Higher is better for the objective; further right is worse for"
+    " ordinary text. A ring marks the chosen candidate. Error bars show two standard errors in the"
+    " unfavourable direction."
 )
 RULE: Final = (
-    "An arm is better than another if the whole 95% interval of the paired difference is above 0,"
-    " on all questions of the fitted tasks, at every length and in every wording, with contexts"
-    " resampled: questions about one stretch of text count as one. Sharpening did it if"
-    " temperatures alone are better than the model as it is and than gains alone; any calibration"
-    " does as well if gains alone are not worse; flattening did it if more heads became less sharp"
-    " than sharper; both are needed if together they are better than either alone."
+    "An arm is better than another if the 95% interval of the paired difference is entirely above"
+    " 0. The comparison uses all questions of the fitted tasks, at every length and in every"
+    " wording. Contexts are resampled, so questions about the same passage count as one cluster."
+    " Sharpening helps if temperatures alone are better than the plain model and better than gains"
+    " alone; if more heads become flatter than sharper, the report says flattening. The improvement"
+    " is not specific to sharpening if gains alone help as much. Both are needed if the combination"
+    " is better than either alone."
 )
 ASSUMES: Final = (
-    "An answer counts as right if greedy decoding gives it token by token; words around it do not"
-    " count. Intervals cover the drawing of contexts, not other fits, other texts or other models."
-    " Heads were chosen by the second part of the data alone and families compared by it too; the"
-    " test has had no part in either. The weights of the model are as they were."
+    "An answer is correct if greedy decoding produces exactly its tokens; what follows is not"
+    " scored. Intervals cover the sampling of contexts, not other fits, texts or models. Heads and"
+    " families were chosen on the selection split; the test data had no part in it. The weights of"
+    " the model are unchanged."
 )
 
 
 def verdict_sentence(verdict: Verdict) -> str:
-    """Whether sharpening, and not just any calibration, did it: in one sentence."""
+    """Say whether sharpening, rather than any calibration, improved the model, and by how much."""
     plain = verdict.against_plain
+    if not plain:
+        return "No arms were compared, so no conclusion can be drawn about this model."
     if verdict.case == "nothing":
-        if not plain:
-            return "Nothing was compared, so nothing can be said about this model."
-        each = "; ".join(
-            f"{name} {_points(found)}" if found.interval != (0.0, 0.0) else f"{name} none"
-            for name, found in plain.items()
-        )
-        first = next(iter(plain.values()))
-        if first.of_text:
-            return (
-                "Nothing held: with no calibration does the model lose less on"
-                f" {first.questions:,} test windows of text for certain than the"
-                f" {_value(first, first.other_share)} it does as it is (differences: {each}), so"
-                " leave it alone."
-            )
-        return (
-            "Nothing held: with no calibration does the model answer more of"
-            f" {first.questions:,} test questions right for certain than the"
-            f" {_value(first, first.other_share)} it does as it is (differences: {each}), so leave"
-            " it alone."
-        )
+        return _nothing(plain)
     assert verdict.subject is not None
-    subject = plain[verdict.subject]
-    now, before = (_value(subject, share) for share in (subject.share, subject.other_share))
-    so_far = f"the model answers {now} of {subject.questions:,} test questions right"
+    subject, pair = plain[verdict.subject], verdict.against_gain
+    before, after = (_value(subject, share) for share in (subject.other_share, subject.share))
+    effect = f"raises accuracy on {subject.questions:,} test questions from {before} to {after}"
     if subject.of_text:
-        so_far = f"the model loses {now} on {subject.questions:,} test windows of text"
-    so_far += f" instead of {before} ({_points(subject)})"
-    pair = verdict.against_gain
+        effect = f"lowers the loss on {subject.questions:,} test windows from {before} to {after}"
+    effect += f" ({_points(subject)})"
     if verdict.case == "no control" or pair is None:
         missing = "gains" if verdict.gain is None else "temperatures"
         return (
-            f"Whether sharpening did it cannot be told: with {verdict.subject} {so_far}, but there"
-            f" is no calibration of {missing} alone to compare with."
+            f"The effect of sharpening cannot be isolated. {verdict.subject} {effect}, but there is"
+            f" no calibration of {missing} alone to compare with."
         )
-    if verdict.case in ("sharpening", "flattening"):
-        did = "Sharpening did it"
-        if verdict.case == "flattening":
-            did = "Flattening did it, not sharpening"
+    if verdict.case == "undecided":
         return (
-            f"{did}: with other temperatures in {_heads(verdict)} {so_far}, and a gain on each"
-            f" head's output, which touches no temperature, does not reach that"
-            f" ({_value(pair, pair.other_share)}; the difference is {_points(pair)})."
-        )
-    if verdict.case == "any":
-        return (
-            f"It was not the sharpening, since any calibration does as well: with other"
-            f" temperatures in {_heads(verdict)} {so_far}, and with a gain on each head's output,"
-            f" which touches no temperature, {_value(pair, pair.other_share)} (the difference is"
-            f" {_points(pair)})."
+            f"The effect of sharpening is undecided. {verdict.subject} {effect}, but the difference"
+            f" between temperatures alone and gains alone ({_points(pair)}) is not significant."
         )
     if verdict.case == "gain":
         return (
-            f"It was not the sharpening: with a gain on each head's output, which touches no"
-            f" temperature, {so_far}, and other temperatures alone do not reach that"
-            f" ({_value(pair, pair.share)}; the difference is {_points(pair)})."
+            f"Sharpening does not explain the improvement. Scaling head outputs alone {effect}."
+            f" Changing temperatures alone reaches {_value(pair, pair.share)} (difference:"
+            f" {_points(pair)})."
         )
+    temperatures = f"Changing the temperature of {_heads(verdict)}"
     if verdict.case == "both":
         warm, loud = verdict.beyond
         return (
-            f"Sharpening alone did not do it, both are needed: with other temperatures in"
-            f" {_heads(verdict)} and gains {so_far}, {'less' if warm.of_text else 'more'} than with"
-            " temperatures alone"
-            f" ({_points(warm)}) and than with gains alone ({_points(loud)})."
+            f"Sharpening alone does not explain the improvement. {temperatures} and scaling head"
+            f" outputs {effect}. The combination is better than temperatures alone"
+            f" ({_points(warm)}) and than gains alone ({_points(loud)})."
         )
+    opening = {
+        "sharpening": "Sharpening helps.",
+        "flattening": "Flattening helps, not sharpening.",
+        "any": "The improvement is not specific to sharpening.",
+    }[verdict.case]
     return (
-        f"It is not decided whether sharpening did it: with {verdict.subject} {so_far}, but the"
-        f" difference between temperatures alone and gains alone, {_points(pair)}, may be chance;"
-        " more questions would tell."
+        f"{opening} {temperatures} {effect}. Scaling head outputs alone reaches"
+        f" {_value(pair, pair.other_share)} (difference: {_points(pair)})."
+    )
+
+
+def _nothing(plain: Mapping[str, Comparison]) -> str:
+    each = "; ".join(
+        f"{name} {_points(found)}" if found.interval != (0.0, 0.0) else f"{name} none"
+        for name, found in plain.items()
+    )
+    first = next(iter(plain.values()))
+    value = _value(first, first.other_share)
+    score = f"an accuracy of {value} on {first.questions:,} test questions"
+    if first.of_text:
+        score = f"a loss of {value} on {first.questions:,} test windows"
+    return (
+        "No calibration significantly improved on the plain model, so leave the model unchanged."
+        f" The plain model has {score} (differences: {each})."
     )
 
 
 def guard_sentence(evaluation: Evaluation, verdict: Verdict, tolerance: float | None) -> str:
-    """What happened to ordinary text."""
+    """Say what happened to the loss on ordinary text."""
     rise = largest_rise(evaluation, verdict.subject)
     if rise is None:
         return ""
     length, change, (low, high) = rise
     said = (
-        f"On ordinary text of the test, the loss changes by {change:+.3f} nats a token at"
-        f" {length:,} tokens, where it rises most ({low:+.3f} to {high:+.3f})"
-    ).replace("-", "\N{MINUS SIGN}")
+        "The largest change in loss on ordinary test text over all lengths is"
+        f" {signed(change, 3)} nats per token (95% interval {signed(low, 3)} to {signed(high, 3)}),"
+        f" at {length:,} tokens"
+    )
     if tolerance is None:
         return f"{said}."
     within = "within" if change <= tolerance else "above"
-    return f"{said}, {within} the tolerance of {tolerance:g}."
+    return f"{said}; this is {within} the tolerance of {tolerance:g}."
 
 
 def wording_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
-    """Whether the gain is one of the wordings that it was fitted on."""
+    """Say whether the improvement carries over to wordings that were not used in fitting."""
     from sharpmax.models._evaluation.verdict import PLAIN, compare
 
     if verdict.subject is None:
@@ -143,56 +136,54 @@ def wording_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
     )
     if usual is None or unseen is None:
         return ""
-    holds = "holds" if unseen.better else "does not hold for certain"
+    holds = "holds" if unseen.better else "is not significant"
     return (
-        f"In wordings that nothing was fitted on, that {holds}: {_points(unseen)}, against"
-        f" {_points(usual)} in the usual one."
+        f"In wordings that were not used in fitting, the improvement {holds}: {_points(unseen)},"
+        f" compared with {_points(usual)} in the fitted wordings."
     )
 
 
 def controls_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
-    """What the controls that need no fit do."""
+    """Compare the verdict's subject with the controls that need no fit."""
     from sharpmax.models._evaluation.verdict import compare
 
     if verdict.subject is None:
         return ""
-    found = {
+    compared = {
         arm: compare(evaluation, verdict.subject, arm, verdict.tasks)
         for arm in evaluation.arms
         if is_control(arm) and arm != "plain"
     }
-    told = {arm: each for arm, each in found.items() if each is not None}
-    if not told:
+    found = {arm: each for arm, each in compared.items() if each is not None}
+    if not found:
         return ""
-    equal = [arm for arm, each in told.items() if not each.better]
-    each = ", ".join(f"{arm} ({_value(one, one.other_share)})" for arm, one in told.items())
+    equal = [arm for arm, each in found.items() if not each.better]
+    scores = ", ".join(f"{arm} ({_value(one, one.other_share)})" for arm, one in found.items())
     if not equal:
-        return f"None of the controls that need no fit does as well: {each}."
-    some = "does" if len(equal) == 1 else "do"
+        return f"{verdict.subject} is better than every control that needs no fit: {scores}."
     return (
-        f"Of the controls that need no fit, {' and '.join(equal)} {some} as well, as far as can be"
-        f" told: {each}."
+        f"{verdict.subject} is not significantly better than {' and '.join(equal)}. Controls that"
+        f" need no fit: {scores}."
     )
 
 
 def fitted_sentence(calibrations: Mapping[str, Calibration]) -> str:
-    """What was fitted on which text."""
+    """Say which text was used for fitting, selection and the test."""
     for calibration in calibrations.values():
         settings = calibration.notes.get("settings")
         if settings:
             test = settings["test_texts"]
-            kept = _names(test) if test else "the last quarter of each, which was kept apart"
+            held_out = ", ".join(test) if test else "the last quarter of each text, held out"
             return (
-                f"Monotone on {' and '.join(settings['tasks'])} at"
-                f" {_numbers(settings['lengths'])} tokens in {_names(settings['texts'])}:"
-                " in each text one stretch for fitting and another for choosing heads."
-                f" The test is on {kept}."
+                f"Fitted on {' and '.join(settings['tasks'])} at {_numbers(settings['lengths'])}"
+                f" tokens in {', '.join(settings['texts'])}, with separate parts of each text for"
+                f" fitting and for selecting heads; tested on {held_out}."
             )
     return ""
 
 
 def choice_sentence(calibrations: Mapping[str, Calibration]) -> str:
-    """Which calibration is the best, as far as could be known before the test."""
+    """Say which calibration was the best before the test."""
     from sharpmax.models._evaluation.study import best
 
     name = best(calibrations)
@@ -201,69 +192,61 @@ def choice_sentence(calibrations: Mapping[str, Calibration]) -> str:
     chosen = calibrations[name].notes["select"]["chosen"]
     what, unit = objective_words(calibrations[name])
     return (
-        f"By the second part of the data, before the test, {name} is the best calibration: there"
-        f" {what} falls by {chosen['gain']:.3f}{unit}, by at least {chosen['certain']:.3f} with two"
+        f"The selection split, without the test data, ranks {name} first: it lowers {what} by"
+        f" {chosen['gain']:.3f}{unit}, and by at least {chosen['certain']:.3f} allowing for two"
         " standard errors."
     )
 
 
 def objective_words(calibration: Calibration) -> tuple[str, str]:
-    """What a calibration makes smaller, and its unit, if it has one, after a blank."""
+    """Return what a calibration minimises, and its unit after a space, if it has one."""
     known = {
-        "nats per answer": ("the loss of answers", " nats"),
-        "nats per token": ("the loss on text", " nats"),
+        "nats per answer": ("answer loss", " nats"),
+        "nats per token": ("text loss", " nats"),
         "share of wrong answers": ("the share of wrong answers", ""),
     }
     return known.get(calibration.objective, (calibration.objective, ""))
 
 
-def arms_table(evaluation: Evaluation) -> Table:
-    """What each arm is."""
-    rows = [[arm, look.meaning] for arm, look in looks(evaluation.arms).items()]
-    return Table(["arm", "what it does"], rows, words=2)
-
-
 def accuracy_alt(evaluation: Evaluation) -> str:
-    """What the figure of accuracy shows, for those who do not see it."""
+    """Describe the figure of accuracy."""
     tasks = dict.fromkeys(result.task for result in evaluation.results)
     lengths = sorted({result.length for result in evaluation.results})
     return (
-        f"Share of right answers against the length of the prompt, from {lengths[0]:,} to"
-        f" {lengths[-1]:,} tokens, for {', '.join(tasks)}, with a line for each of"
-        f" {', '.join(in_order(evaluation.arms))}."
+        f"Accuracy against prompt length, from {lengths[0]:,} to {lengths[-1]:,} tokens, for"
+        f" {', '.join(tasks)}, with one line per arm: {', '.join(in_order(evaluation.arms))}."
     )
 
 
 def trade_alt(calibrations: Mapping[str, Calibration]) -> str:
-    """The same for the curve of gain against rise."""
+    """Describe the figure of the trade-off."""
     kept = []
     for name, calibration in calibrations.items():
         chosen = calibration.notes.get("select", {}).get("chosen")
-        what = "nothing was kept"
+        what = "none chosen"
         if chosen is not None:
-            what = f"kept with a gain of {chosen['gain']:.2f} and a rise of {chosen['rise']:.3f}"
+            what = f"chosen with a gain of {chosen['gain']:.2f} and a rise of {chosen['rise']:.3f}"
         kept.append(f"{name}: {what}")
-    return f"Gain of the objective against the rise of the loss on text; {'; '.join(kept)}."
+    return f"Improvement of the objective against the rise in text loss; {'; '.join(kept)}."
 
 
 def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> dict[str, str]:
-    """What was fitted and measured, and how."""
+    """Return the settings of the fits and of the evaluation by name."""
     settings = evaluation.settings
-    found: dict[str, Any] = {"Model": f"{settings.model}, in {settings.dtype}"}
+    found: dict[str, Any] = {"Model": f"{settings.model}, {settings.dtype}"}
     for name, calibration in calibrations.items():
         found[f"Fit of {name}"] = _fit_facts(calibration)
     lengths = sorted({result.length for result in evaluation.results})
     found |= {
         "Questions": (
-            f"{settings.questions:,} a cell, in {settings.contexts:,} contexts, of seed"
-            f" {settings.seed}; maxima have a context each"
+            f"{settings.questions:,} per cell in {settings.contexts:,} contexts, seed"
+            f" {settings.seed}; each maximum question has its own context"
         ),
-        "Windows of text": f"{settings.windows:,} a cell at the most, without overlap",
-        "Lengths of the test": f"{_numbers(lengths)} tokens",
-        "Texts of the test": "; ".join(
+        "Windows of text": f"up to {settings.windows:,} per cell, without overlap",
+        "Test lengths": f"{_numbers(lengths)} tokens",
+        "Test texts": "; ".join(
             f"{name}, {size:,} characters" for name, size in settings.texts.items()
         ),
-        "Commands": "; ".join(evaluation.command.splitlines()),
         "Machine": ", ".join(
             f"{evaluation.machine[name]}" for name in ("processor", "system", "architecture")
         ),
@@ -277,45 +260,38 @@ def _fit_facts(calibration: Calibration) -> str:
     if "settings" not in notes or "test" not in notes:
         return ""
     items = "windows" if calibration.objective == "nats per token" else "questions"
-    said = (
-        f"{notes['steps']} steps of Adam, rate {notes['learning_rate']:g}, weight"
-        f" {notes['shrink']:g} of the sum of absolute values, seed {notes['seed']}; "
-        + ", ".join(f"{count} {items} to {part}" for part, count in sizes.items())
-    )
     test = notes["test"]["objective"]
+    low, high = (signed(end, 3) for end in test["interval"])
     return (
-        f"{said}; on the third part {test['before']:.3f} {calibration.objective} before and"
-        f" {test['after']:.3f} after, a change of {test['change']:+.3f}"
-        f" ({test['interval'][0]:+.3f} to {test['interval'][1]:+.3f})"
-    ).replace("-", "\N{MINUS SIGN}")
+        f"{notes['steps']} steps of Adam, learning rate {notes['learning_rate']:g}, L1 weight"
+        f" {notes['shrink']:g}, seed {notes['seed']}; {items} per split: "
+        + ", ".join(f"{part} {count}" for part, count in sizes.items())
+        + f"; on the test split, {calibration.objective} go from {test['before']:.3f} to"
+        f" {test['after']:.3f} ({signed(test['change'], 3)}, 95% interval {low} to {high})"
+    )
 
 
 def _heads(verdict: Verdict) -> str:
     total = verdict.sharper + verdict.flatter
-    some = "one head" if total == 1 else f"{total:,} heads"
+    some = "1 head" if total == 1 else f"{total:,} heads"
     if not verdict.flatter:
         return some
-    return f"{some} ({verdict.sharper:,} sharper, {verdict.flatter:,} less sharp)"
+    return f"{some} ({verdict.sharper:,} sharper, {verdict.flatter:,} flatter)"
 
 
 def _value(found: Comparison, share: float) -> str:
-    return f"{share:.3f} nats a token" if found.of_text else f"{100 * share:.1f}%"
+    return f"{share:.3f} nats per token" if found.of_text else f"{100 * share:.1f}%"
 
 
 def _points(found: Comparison) -> str:
     if found.of_text:
-        # Of the loss, which falls where it gets better.
-        high, low = (f"{-end:+.3f}" for end in found.interval)
-        said = f"{-found.difference:+.3f} nats, 95% interval {low} to {high}"
-        return said.replace("-", "\N{MINUS SIGN}")
-    low, high = (f"{100 * end:+.1f}" for end in found.interval)
-    said = f"{100 * found.difference:+.1f} points, 95% interval {low} to {high}"
-    return said.replace("-", "\N{MINUS SIGN}")
+        # A loss falls if it improves.
+        high, low = (signed(-end, 3) for end in found.interval)
+        return f"{signed(-found.difference, 3)} nats, 95% interval {low} to {high}"
+    low, high = (signed(100 * end, 1) for end in found.interval)
+    return f"{signed(100 * found.difference, 1)} points, 95% interval {low} to {high}"
 
 
-def _names(texts: Mapping[str, int]) -> str:
-    return ", ".join(texts)
-
-
-def _numbers(values: Any) -> str:
-    return " and ".join(f"{value:,}" for value in values)
+def _numbers(values: Iterable[int]) -> str:
+    *most, last = (f"{value:,}" for value in values)
+    return f"{', '.join(most)} and {last}" if most else last

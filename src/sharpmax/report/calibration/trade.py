@@ -1,13 +1,13 @@
-"""The curve of a calibration: what the answers gain against what ordinary text loses."""
+"""Figure of the trade-off of a calibration: better answers against loss on ordinary text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
-from sharpmax.report.calibration.arms import ArmLook, looks
+from sharpmax.report._page import style
+from sharpmax.report._page.style import Series
+from sharpmax.report.calibration.arms import series_of
 from sharpmax.report.calibration.text import objective_words
 
 if TYPE_CHECKING:
@@ -19,23 +19,21 @@ _Point = dict[str, Any]
 
 
 def draw_trade(calibrations: Mapping[str, Calibration]) -> Any:
-    """Draw the gain of the objective against the rise of the loss on text, for each family.
+    """Draw the improvement of the objective against the increase in loss on ordinary text.
 
-    A point is a candidate of the choice of heads; the line joins those that no other of the family
-    beats in both, and a ring is around the one that was kept.
+    A point is a candidate of the selection of heads. The line joins the Pareto-optimal candidates
+    of a family. A ring marks the chosen one.
 
     Args:
-        calibrations: By name, with what the choice has noted in them.
+        calibrations: Calibrations by name, with the notes of their selection.
 
     Returns:
         A figure of matplotlib.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        LookupError: No calibration has noted its candidates, or text itself is what they gain.
+        LookupError: No calibration has notes about candidates, or the objective is text itself.
     """
-    matplotlib = require("matplotlib", extra="report", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="report", what="drawing a figure")
     noted = {name: each.notes.get("select", {}) for name, each in calibrations.items()}
     noted = {
         name: each
@@ -43,31 +41,28 @@ def draw_trade(calibrations: Mapping[str, Calibration]) -> Any:
         if each.get("candidates") and calibrations[name].objective != "nats per token"
     }
     if not noted:
-        raise LookupError("no calibration has noted candidates that gain something else than text")
+        raise LookupError("no calibration has candidates with an objective other than text")
     tolerances = [each.notes.get("tolerance") for each in calibrations.values()]
-    with matplotlib.rc_context(_style.SETTINGS):
-        figure = figure_module.Figure(figsize=(9.6, 4.6))
+    with style.new_figure(4.6) as figure:
         axes = figure.add_axes((0.085, 0.125, 0.625, 0.775))
-        for name, look in looks(list(noted)).items():
-            _draw_family(axes, name, look, noted[name])
-        axes.axhline(0.0, color=_style.BLACK, linewidth=0.8)
-        axes.axvline(0.0, color=_style.BLACK, linewidth=0.8)
+        for name, series in series_of(noted).items():
+            _draw_family(axes, series, noted[name])
+        axes.axhline(0.0, color=style.BLACK, linewidth=0.8)
+        axes.axvline(0.0, color=style.BLACK, linewidth=0.8)
         if tolerances and tolerances[0] is not None:
             _draw_tolerance(axes, tolerances[0])
-        axes.set_xlabel("rise of the loss on ordinary text, nats a token")
+        axes.set_xlabel("increase in loss on ordinary text, nats per token")
         what, unit = objective_words(next(calibrations[name] for name in noted))
-        axes.set_ylabel(f"fall of {what}{',' if unit else ''}{unit}")
-        axes.grid(visible=True)
-        axes.set_axisbelow(True)
+        axes.set_ylabel(f"decrease in {what}{',' if unit else ''}{unit}")
+        style.add_grid(axes)
         axes.margins(0.08)
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9.2)
-        title = "What answers gain against what ordinary text loses"
-        figure.text(0.012, 0.96, title, fontsize=13, fontweight="bold", va="center")
+        style.write_title(figure, "Trade-off between answers and ordinary text")
     return figure
 
 
 def frontier(candidates: Sequence[_Point]) -> list[_Point]:
-    """Those that no other beats: more gain at no more rise, in the order of their rise.
+    """Return the Pareto-optimal candidates (more gain at no more rise), sorted by their rise.
 
     Example:
         >>> found = frontier(
@@ -83,7 +78,7 @@ def frontier(candidates: Sequence[_Point]) -> list[_Point]:
     return found
 
 
-def _draw_family(axes: Any, name: str, look: ArmLook, noted: Mapping[str, Any]) -> None:
+def _draw_family(axes: Any, series: Series, noted: Mapping[str, Any]) -> None:
     points, chosen = noted["candidates"], noted["chosen"]
     below = [
         0.0 if point["certain"] is None else max(0.0, point["gain"] - point["certain"])
@@ -96,29 +91,29 @@ def _draw_family(axes: Any, name: str, look: ArmLook, noted: Mapping[str, Any]) 
     none = [0.0] * len(points)
     axes.errorbar(
         [point["rise"] for point in points], [point["gain"] for point in points],
-        [below, none], [none, right], color=look.color, marker=look.marker, linestyle="none",
+        [below, none], [none, right], color=series.color, marker=series.marker, linestyle="none",
         markersize=4.6, elinewidth=0.7, alpha=0.75, zorder=2,
     )  # fmt: skip
     best = frontier(points)
-    heads = "nothing kept"
+    heads = "none chosen"
     if chosen is not None:
-        heads = "one head kept" if chosen["heads"] == 1 else f"{chosen['heads']} heads kept"
+        heads = "1 head" if chosen["heads"] == 1 else f"{chosen['heads']} heads"
     axes.plot(
-        [point["rise"] for point in best], [point["gain"] for point in best], color=look.color,
-        linestyle=look.line_style, linewidth=1.8, marker=look.marker, markersize=4.6,
-        label=f"{name}: {heads}", zorder=3,
+        [point["rise"] for point in best], [point["gain"] for point in best], color=series.color,
+        linestyle=series.line_style, linewidth=1.8, marker=series.marker, markersize=4.6,
+        label=f"{series.label}: {heads}", zorder=3,
     )  # fmt: skip
     if chosen is not None:
         axes.plot(
             chosen["rise"], chosen["gain"], "o", markersize=13, markerfacecolor="none",
-            markeredgecolor=look.color, markeredgewidth=2.0, zorder=4,
+            markeredgecolor=series.color, markeredgewidth=2.0, zorder=4,
         )  # fmt: skip
 
 
 def _draw_tolerance(axes: Any, tolerance: float) -> None:
-    axes.axvline(tolerance, color=_style.VERMILION, linewidth=1.0, linestyle=(0, (4, 3)))
+    axes.axvline(tolerance, color=style.VERMILION, linewidth=1.0, linestyle=(0, (4, 3)))
     axes.annotate(
         f"tolerance {tolerance:g}", (tolerance, 0.02), xycoords=axes.get_xaxis_transform(),
         xytext=(4, 0), textcoords="offset points", fontsize=8.6,
-        color=_style.darkened(_style.VERMILION),
+        color=style.darkened(style.VERMILION),
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""The report of a diagnosis."""
+"""Report of a diagnosis."""

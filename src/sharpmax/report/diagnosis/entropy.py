@@ -1,4 +1,4 @@
-"""Figure 3 of the paper for any model: the entropy of every head against the length."""
+"""Entropy of every head against the length: Figure 3 of the paper for any model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
-from sharpmax.report.diagnosis.verdicts import VERDICTS, handles
+from sharpmax.report._page import style
+from sharpmax.report.diagnosis.verdicts import VERDICTS, legend_handles
 
 if TYPE_CHECKING:
     from sharpmax.models import Diagnosis, Head
@@ -17,20 +16,22 @@ if TYPE_CHECKING:
 __all__ = ["draw_entropy"]
 
 _MOST: Final = 48
-"""With more layers than these, some of them stand for all."""
+"""Layers in a figure; of more layers, an evenly spaced selection is drawn."""
 
 _ACROSS: Final = 6
 
+_UNIFORM: Final = style.Series("log n: uniform attention", "#8A8A8A", line_style=(0, (4, 2)))
+
 
 def draw_entropy(diagnosis: Diagnosis, layers: Sequence[int] | None = None) -> Any:
-    """Draw the mean entropy of heads against the length: a panel a layer, a curve a head.
+    """Draw the mean entropy against the length, with one panel per layer and one curve per head.
 
-    Colours are verdicts; one standard deviation over rows is shaded; a dashed line is log n, the
-    entropy of a head that attends to all alike.
+    Colours show verdicts. The band is one standard deviation over rows. The dashed line is log n,
+    the entropy of uniform attention.
 
     Args:
-        diagnosis: What was measured.
-        layers: Indices of layers; None takes all, or some evenly apart where there are very many.
+        diagnosis: The diagnosis.
+        layers: Indices of layers. None draws all, or an evenly spaced selection of very many.
 
     Returns:
         A figure of matplotlib.
@@ -39,8 +40,6 @@ def draw_entropy(diagnosis: Diagnosis, layers: Sequence[int] | None = None) -> A
         MissingExtraError: matplotlib is not installed.
         ValueError: A layer was not measured.
     """
-    matplotlib = require("matplotlib", extra="report", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="report", what="drawing a figure")
     known = list(dict.fromkeys(head.layer for head in diagnosis.heads))
     shown = _thinned(known) if layers is None else list(layers)
     if wrong := [layer for layer in shown if layer not in known]:
@@ -49,40 +48,34 @@ def draw_entropy(diagnosis: Diagnosis, layers: Sequence[int] | None = None) -> A
             f"{wrong[0]}"
         )
     if not shown:
-        raise ValueError("layers: expected one at least, got none")
+        raise ValueError("layers: expected at least one, got none")
     columns = len(shown) if len(shown) <= 4 else min(_ACROSS, -(-len(shown) // 2))
     rows = -(-len(shown) // columns)
-    tall = 3.3 if rows == 1 else 1.5
-    height = 1.5 + tall * rows
-    with matplotlib.rc_context(_style.SETTINGS):
-        # A figure of its own, without pyplot: no window system is asked for, no state is left.
-        figure = figure_module.Figure(figsize=(9.6, height))
+    height = 1.5 + (3.3 if rows == 1 else 1.5) * rows
+    with style.new_figure(height) as figure:
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         figure.subplots_adjust(
-            left=0.075,
-            right=0.985,
-            top=1 - 0.98 / height,
-            bottom=0.52 / height,
-            hspace=0.1,
+            left=0.075, right=0.985, top=1 - 0.98 / height, bottom=0.52 / height, hspace=0.1,
             wspace=0.06,
-        )
+        )  # fmt: skip
         for place, layer in enumerate(shown):
-            axes = grid[place // columns][place % columns]
-            _draw_layer(axes, diagnosis, layer)
+            _draw_layer(grid[place // columns][place % columns], diagnosis, layer)
         for axes in grid.flat[len(shown) :]:
             axes.set_visible(False)
         for column in range(columns):
-            # The last panel of a column may stand above the last row.
+            # The last panel of a column may be above the last row.
             last = max(place // columns for place in range(column, len(shown), columns))
             _label_lengths(grid[last][column], diagnosis, columns)
         _set_heights(grid[0][0], diagnosis, shown)
         figure.supxlabel(_length_label(diagnosis), fontsize=10, y=0.1 / height)
         figure.supylabel("entropy, nats", fontsize=10, x=0.012)
-        title = f"Entropy of the heads of {diagnosis.name}"
+        title = f"Attention entropy in {diagnosis.name}"
         if layers is None and len(known) > len(shown):
             title += f", {len(shown)} of {len(known)} layers"
+        style.write_title(figure, title)
         heads = [head for head in diagnosis.heads if head.layer in shown]
-        _write_titles(figure, title, heads, height)
+        handles = [*legend_handles(heads, points=False), _UNIFORM.handle(linewidth=0.9)]
+        style.write_legend(figure, handles, top=0.64)
     return figure
 
 
@@ -90,50 +83,33 @@ def _draw_layer(axes: Any, diagnosis: Diagnosis, layer: int) -> None:
     heads = [head for head in diagnosis.heads if head.layer == layer]
     lengths = np.array(diagnosis.lengths)
     axes.plot(
-        lengths,
-        np.log(diagnosis.tokens),
-        color="#8A8A8A",
-        linewidth=0.9,
-        linestyle=(0, (4, 2)),
-        zorder=1,
-    )
-    # The worst last, so that nothing covers them.
+        lengths, np.log(diagnosis.tokens), color=_UNIFORM.color, linewidth=0.9,
+        linestyle=_UNIFORM.line_style, zorder=1,
+    )  # fmt: skip
+    # The most serious verdicts last, so that nothing covers them.
     order = list(VERDICTS)
     for head in sorted(heads, key=lambda head: -order.index(head.verdict)):
         mean, deviation = _curve(diagnosis, head)
         color = VERDICTS[head.verdict].color
         axes.fill_between(
-            lengths,
-            np.maximum(mean - deviation, 0.0),
-            mean + deviation,
-            color=color,
-            alpha=0.16,
-            linewidth=0,
-            zorder=2,
-        )
+            lengths, np.maximum(mean - deviation, 0.0), mean + deviation, color=color, alpha=0.16,
+            linewidth=0, zorder=2,
+        )  # fmt: skip
         axes.plot(lengths, mean, color=color, linewidth=1.2, zorder=3, solid_capstyle="round")
     kinds = {head.kind for head in heads} - {"global"}
-    title = f"layer {layer}" + "".join(f", {kind}" for kind in sorted(kinds))
     axes.annotate(
-        title,
-        (0.0, 1.0),
-        xycoords="axes fraction",
-        xytext=(4, -3),
-        textcoords="offset points",
-        va="top",
-        fontsize=8.6,
-        fontweight="bold",
-        color="#303030",
+        f"layer {layer}" + "".join(f", {kind}" for kind in sorted(kinds)), (0.0, 1.0),
+        xycoords="axes fraction", xytext=(4, -3), textcoords="offset points", va="top",
+        fontsize=8.6, fontweight="bold", color="#303030", zorder=4,
         bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"},
-        zorder=4,
-    )
+    )  # fmt: skip
     axes.grid(visible=True)
     axes.set_axisbelow(True)
     axes.tick_params(length=2, labelsize=8.4)
 
 
 def _curve(diagnosis: Diagnosis, head: Head) -> tuple[Any, Any]:
-    """Mean and deviation at each length; NaN, which is not drawn, where nothing was measured."""
+    """Return mean and deviation per length; NaN, which is not drawn, if nothing was measured."""
     points = []
     for length in diagnosis.lengths:
         entropy = diagnosis.record(head, length).entropy
@@ -161,7 +137,7 @@ def _label_lengths(axes: Any, diagnosis: Diagnosis, columns: int) -> None:
     axes.tick_params(labelbottom=True)
     labels = axes.get_xticklabels()
     if columns > 1:
-        # Those at the ends would run into those of the next panel.
+        # Centred labels at the ends would touch those of the next panel.
         labels[0].set_horizontalalignment("left")
         labels[-1].set_horizontalalignment("right")
 
@@ -175,25 +151,6 @@ def _length_label(diagnosis: Diagnosis) -> str:
         return "tokens"
     first, last = diagnosis.tokens[0], diagnosis.tokens[-1]
     return f"{diagnosis.unit} ({first:,.0f} to {last:,.0f} tokens)"
-
-
-def _write_titles(figure: Any, title: str, heads: Sequence[Head], height: float) -> None:
-    lines = require("matplotlib.lines", extra="report", what="drawing a figure")
-    size = 13 if len(title) < 75 else 11.5
-    figure.text(0.012, 1 - 0.26 / height, title, fontsize=size, fontweight="bold", va="center")
-    uniform = lines.Line2D(
-        [], [], color="#8A8A8A", linewidth=0.9, linestyle=(0, (4, 2)), label="log n: all alike"
-    )
-    figure.legend(
-        handles=[*handles(heads, points=False), uniform],
-        loc="center left",
-        bbox_to_anchor=(0.004, 1 - 0.64 / height),
-        ncols=7,
-        frameon=False,
-        fontsize=9.2,
-        handlelength=1.6,
-        columnspacing=1.4,
-    )
 
 
 def _thinned(layers: Sequence[int]) -> list[int]:

@@ -1,20 +1,19 @@
-"""The report of a diagnosis as one HTML file that needs nothing else."""
+"""Report of a diagnosis as one self-contained HTML file."""
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
+from sharpmax.report._page import style
 from sharpmax.report._page.html import (
     code,
+    data_uri,
     entries,
     figure_html,
     folded,
-    picture,
+    opening,
+    paragraphs,
     section,
     table_html,
     write_html,
@@ -31,44 +30,52 @@ if TYPE_CHECKING:
 __all__ = ["draw_diagnosis", "write_diagnosis_page"]
 
 _MANY: Final = 400
-"""From so many heads on, pictures are of points: as lines and shapes they would be too large."""
+"""From this number of heads on, pictures are PNG: as SVG they would be too large."""
 
 
 def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
-    """Write the report of a diagnosis: what one sees, the heads, the lemma, and what to do next.
+    """Write the report of a diagnosis: the conclusion, the heads, the bound, and next steps.
 
-    The file needs no other: pictures are inside it, and nothing is fetched.
+    The file needs no other: pictures are embedded, and nothing is fetched.
 
     Args:
-        path: Where to write.
-        diagnosis: What was measured.
+        path: The file; missing folders are created.
+        diagnosis: The diagnosis.
 
     Returns:
-        The path that was written; folders on the way to it are made.
+        The path.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    pictures = _pictures(diagnosis)
-    title = f"How the attention of {diagnosis.name} spreads"
+    suffix = ".png" if len(diagnosis.heads) >= _MANY else ".svg"
+    pictures = {
+        name: data_uri(style.render(figure, suffix), suffix)
+        for name, figure in _figures(diagnosis).items()
+    }
+    title = f"Attention dispersion in {diagnosis.name}"
     sections = [
-        f"<h1>{escape(title)}</h1>\n",
-        f'<p class="lead">{escape(text.what_one_sees(diagnosis))}</p>\n',
-        f"<p>{escape(text.WHY)}</p>\n",
+        opening(title, text.conclusion(diagnosis), text.WHY),
         section(
-            "All heads at a glance",
+            "All heads",
             figure_html(pictures, "slopes", text.slopes_alt(diagnosis), text.SLOPES),
             table_html(verdicts_table(diagnosis)),
         ),
         section(
-            "Entropy against length",
+            "Entropy and length",
             figure_html(pictures, "entropy", text.entropy_alt(diagnosis), text.ENTROPY),
         ),
         _heads(diagnosis),
         _local(diagnosis),
         _critical(diagnosis, pictures),
-        _next(diagnosis),
-        section("What was measured", entries(text.facts(diagnosis))),
+        section(
+            "Next steps",
+            paragraphs(text.NEXT),
+            code(text.next_commands(diagnosis)),
+            paragraphs("To try it at once on the heads that disperse most:"),
+            code(text.next_code(diagnosis)),
+        ),
+        section("Settings and environment", entries(text.facts(diagnosis))),
     ]
     return write_html(path, title, sections)
 
@@ -76,12 +83,12 @@ def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
 def draw_diagnosis(
     folder: Path, diagnosis: Diagnosis, suffix: Literal[".png", ".svg"] = ".png"
 ) -> dict[str, Path]:
-    """Draw all pictures of a diagnosis.
+    """Draw all figures of a diagnosis.
 
     Args:
-        folder: Where to write.
-        diagnosis: What was measured.
-        suffix: The kind of picture.
+        folder: Folder for the files.
+        diagnosis: The diagnosis.
+        suffix: Format of the figures.
 
     Returns:
         The files by name: slopes, entropy and critical.
@@ -89,23 +96,18 @@ def draw_diagnosis(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    matplotlib = require("matplotlib", extra="report", what="drawing a figure")
-    drawn = {
+    return {
+        name: style.save(figure, folder / f"{name}{suffix}")
+        for name, figure in _figures(diagnosis).items()
+    }
+
+
+def _figures(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
         "slopes": draw_slopes(diagnosis),
         "entropy": draw_entropy(diagnosis),
         "critical": draw_critical_lengths(diagnosis),
     }
-    with matplotlib.rc_context(_style.SETTINGS):
-        return {
-            name: _style.save(figure, folder / f"{name}{suffix}") for name, figure in drawn.items()
-        }
-
-
-def _pictures(diagnosis: Diagnosis) -> dict[str, str]:
-    with TemporaryDirectory() as folder:
-        many = len(diagnosis.heads) >= _MANY
-        files = draw_diagnosis(Path(folder), diagnosis, ".png" if many else ".svg")
-        return {name: picture(file) for name, file in files.items()}
 
 
 def _heads(diagnosis: Diagnosis) -> str:
@@ -116,32 +118,22 @@ def _heads(diagnosis: Diagnosis) -> str:
     parts = [table_html(heads_table(diagnosis, first[:SHOWN]))]
     if len(ordered) > SHOWN:
         table = heads_table(diagnosis, ordered)
-        parts.append(folded(f"All {len(ordered):,} heads that see everything", table_html(table)))
-    heading = "Heads that disperse most"
-    if ordered[0].verdict != "dispersing":
-        heading = "Heads whose entropy grows most"
-    return section(heading, *parts)
+        parts.append(folded(f"All {len(ordered):,} heads with full attention", table_html(table)))
+    disperse = ordered[0].verdict == "dispersing"
+    return section(
+        "Heads that disperse most" if disperse else "Heads whose entropy grows most", *parts
+    )
 
 
 def _local(diagnosis: Diagnosis) -> str:
-    """Heads with a window stand apart: their slope means something else."""
+    """Show heads with a sliding window apart: their slope means something else."""
     heads = [head for head in diagnosis.worst() if head.verdict == "local"]
     if not heads:
         return ""
-    layers = sorted({head.layer for head in heads})
-    seen = [diagnosis.record(head).visible for head in heads]
-    largest = max(number for number in seen if number is not None)
-    where = f"layers {', '.join(map(str, layers))}" if len(layers) > 1 else f"layer {layers[0]}"
-    paragraph = (
-        f"{len(heads):,} heads in {where} see a window of at most {largest:,.0f} tokens, however"
-        " long the input is. They need no sharpening for its length, and cannot look anything up"
-        " beyond it."
-    )
     table = table_html(heads_table(diagnosis, heads[:SHOWN]))
+    shown = f"Measurements of {min(len(heads), SHOWN)} of them"
     return section(
-        "Heads with a window",
-        f"<p>{escape(paragraph)}</p>\n",
-        folded(f"{min(len(heads), SHOWN)} of them", table),
+        "Sliding-window heads", paragraphs(text.local(diagnosis, heads)), folded(shown, table)
     )
 
 
@@ -150,21 +142,7 @@ def _critical(diagnosis: Diagnosis, pictures: dict[str, str]) -> str:
     if not paragraph:
         return ""
     return section(
-        "What the lemma guarantees",
-        f"<p>{escape(paragraph)}</p>\n",
+        "Theoretical bound",
+        paragraphs(paragraph),
         figure_html(pictures, "critical", text.critical_alt(diagnosis), text.CRITICAL),
-    )
-
-
-def _next(diagnosis: Diagnosis) -> str:
-    return section(
-        "What to do next",
-        "<p>Sharpening every head of a model that was trained without it mostly does harm, so let"
-        " held-out text decide. Calibrate: fit a number or two to each head, keep what helps on"
-        " text that it was not fitted on, and leave the model alone if nothing does. Evaluate: see"
-        " what long inputs gain by it, and whether controls that sharpen nothing gain as much.</p>"
-        "\n",
-        code(text.next_commands(diagnosis)),
-        "<p>To try it at once on the worst heads:</p>\n",
-        code(text.next_code(diagnosis)),
     )

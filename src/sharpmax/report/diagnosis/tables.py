@@ -1,4 +1,4 @@
-"""Tables of a diagnosis: its verdicts, and what was measured of heads."""
+"""Tables of a diagnosis: heads per verdict, and measurements per head."""
 
 from __future__ import annotations
 
@@ -16,50 +16,40 @@ __all__ = ["SHOWN", "heads_table", "readable", "verdicts_table"]
 SHOWN: Final = 15
 """Heads in a table."""
 
-_RAISED: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def verdicts_table(diagnosis: Diagnosis) -> Table:
-    """How many heads have which verdict, and what that means.
-
-    Args:
-        diagnosis: What was measured.
-
-    Returns:
-        A row a verdict.
-    """
+    """Return a table with one row per verdict: its meaning and its number of heads."""
     rows = [
         [VERDICTS[verdict].label, VERDICTS[verdict].meaning, f"{number:,}"]
         for verdict, number in counts(diagnosis.heads).items()
     ]
-    return Table(["verdict", "what it says", "heads"], rows, words=2)
+    return Table(["verdict", "meaning", "heads"], rows, words=2)
 
 
 def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
-    """Some heads, with what was measured of them at the longest length.
+    """Return a table with one row per head and its measurements at the longest length.
 
     Args:
-        diagnosis: What was measured.
-        heads: Which heads.
-
-    Returns:
-        A row a head.
+        diagnosis: The diagnosis.
+        heads: The heads to show.
     """
     shortest, longest = (f"{length:,}" for length in (diagnosis.lengths[0], diagnosis.lengths[-1]))
     header = [
-        "verdict", "layer", "head", "slope", f"entropy at {shortest}", f"at {longest}", "support",
-        "largest weight", "on the first", f"on the last {diagnosis.tail}", "spread",
-        "critical length",
+        "verdict", "layer", "head", "slope", f"entropy at {shortest}", f"entropy at {longest}",
+        "effective support", "largest weight", "weight on first token",
+        f"weight on last {diagnosis.tail}", "logit spread", "critical length",
     ]  # fmt: skip
     source = f" Measured on {diagnosis.source}." if diagnosis.source else ""
     return Table(
         header,
         [_row(diagnosis, head) for head in heads],
         caption=(
-            f"Means over rows, at {longest} {diagnosis.unit} where nothing else is said. Support is"
-            " exp(entropy): the weight is as good as spread over so many tokens alike. Spread is"
-            " the largest logit minus the smallest; from the critical length on, no weight can"
-            f" reach 0.01.{source}"
+            f"Means over rows at {longest} {diagnosis.unit}, unless stated otherwise. Effective"
+            " support is exp(entropy): the number of tokens in a uniform distribution with the same"
+            " entropy. Logit spread is the largest logit minus the smallest. Beyond the critical"
+            f" length, no weight can reach 0.01.{source}"
         ),
     )
 
@@ -88,7 +78,7 @@ def _mean(record: HeadRecord, figure: str, layout: str) -> str:
 
 
 def readable(length: float | None) -> str:
-    """A length that may be very large.
+    """Format a length that may be very large.
 
     Example:
         >>> readable(365386), readable(4.09e8), readable(None)
@@ -99,4 +89,4 @@ def readable(length: float | None) -> str:
     if length < 1e6:
         return f"{length:,.0f}"
     mantissa, exponent = f"{length:.1e}".split("e")
-    return f"{mantissa}·10{str(int(exponent)).translate(_RAISED)}"
+    return f"{mantissa}·10{str(int(exponent)).translate(_SUPERSCRIPT)}"

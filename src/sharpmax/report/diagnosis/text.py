@@ -1,8 +1,9 @@
-"""What the report of a diagnosis says in words, with figures from the data."""
+"""Sentences of the report of a diagnosis, with figures from the data."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,32 +15,39 @@ if TYPE_CHECKING:
     from sharpmax.models import Diagnosis, Head
 
 WHY: Final = (
-    "A head that disperses cannot single one token out among many: what it looks up in a short"
-    " input, it averages away in a long one. No model whose logits are bounded escapes that for"
-    " ever, since softmax has to share its weight among more and more tokens. What a head is for,"
-    " its entropy does not say: some are meant to average, and those are best left alone."
+    "A dispersing head cannot pick out one token among many: what it retrieves from a short input,"
+    " it averages away in a long one. Softmax over bounded logits cannot avoid this, because it"
+    " divides its weight among more and more tokens. Dispersion is not necessarily a fault: some"
+    " heads are meant to average, and those are best left alone."
 )
 SLOPES: Final = (
-    "The slope says how the entropy of a head, in nats, grows with log n: at 1 it attends to all"
-    " tokens alike, whatever their number; at 0 it attends to as many as ever."
+    "The slope is the growth of a head's entropy, in nats, per unit of log n. At 1, the head"
+    " attends uniformly to all tokens. At 0, it attends to a constant number of tokens."
 )
 ENTROPY: Final = (
-    "Each curve is a head: the mean over the measured rows, with one standard deviation shaded. The"
-    " dashed line is log n, which no entropy exceeds."
+    "One curve per head: the mean over the measured rows, with a band of one standard deviation."
+    " The dashed line is log n, the largest possible entropy."
 )
 CRITICAL: Final = (
-    "The lemma needs only the spread of the logits, largest minus smallest. It is a guarantee and"
+    "The lemma uses only the logit spread, the largest logit minus the smallest. It is a guarantee,"
     " not a forecast: most heads lose their sharpness long before it applies."
 )
+NEXT: Final = (
+    "Sharpening every head of a model that was trained without it usually does harm, so let"
+    " held-out data decide. Calibration fits one or two numbers per head and keeps only"
+    " what helps on data that it was not fitted on; if nothing helps, it leaves the model"
+    " unchanged. Evaluation measures the effect on long inputs, next to controls that do"
+    " not sharpen."
+)
 _OTHERS: Final = {
-    "growing": ("one spreads slowly", "{} spread slowly"),
-    "flat": ("one stays as sharp as it was", "{} stay as sharp as they were"),
+    "growing": ("1 spreads slowly", "{} spread slowly"),
+    "flat": ("1 stays sharp", "{} stay sharp"),
     "sink": (
-        "one rests on the first token or on a learned sink",
-        "{} rest on the first token or on a learned sink",
+        "1 puts most of its weight on the first token or a learned sink",
+        "{} put most of their weight on the first token or a learned sink",
     ),
-    "local": ("one sees only what is near", "{} see only what is near"),
-    None: ("of one nothing can be said", "of {} nothing can be said"),
+    "local": ("1 has a sliding window", "{} have a sliding window"),
+    None: ("1 could not be measured", "{} could not be measured"),
 }
 """What one head does, and what several do."""
 
@@ -47,37 +55,33 @@ _TRIED: Final = 4
 """Heads in the example."""
 
 
-def what_one_sees(diagnosis: Diagnosis) -> str:
-    """The first sentences."""
+def conclusion(diagnosis: Diagnosis) -> str:
+    """Say how many heads disperse, what the others do, and what happens in the worst head."""
     found = counts(diagnosis.heads)
-    total, spread = len(diagnosis.heads), found.get("dispersing", 0)
+    total, number = len(diagnosis.heads), found.get("dispersing", 0)
     first, last = diagnosis.lengths[0], diagnosis.lengths[-1]
-    grow = f"as inputs grow from {first:,} to {last:,} {diagnosis.unit}"
-    if spread:
-        some = f"{spread:,} disperse" if spread > 1 else "one disperses"
-        opening = f"Of {total:,} heads, {some} {grow}: {_their(spread)} attention spreads"
-        opening += " over ever more tokens."
-    else:
-        opening = f"Of {total:,} heads, none disperses {grow}."
+    growth = f"as inputs grow from {first:,} to {last:,} {diagnosis.unit}"
+    heads = "head" if total == 1 else "heads"
+    said = f"No head disperses {growth}."
+    if number:
+        verb, their = ("disperses", "its") if number == 1 else ("disperse", "their")
+        said = f"{number:,} of {total:,} {heads} {verb} {growth}: {their} attention spreads over"
+        said += " more and more tokens."
     others = [
-        (_OTHERS[verdict][n > 1]).format(f"{n:,}")
+        _OTHERS[verdict][n > 1].format(f"{n:,}")
         for verdict, n in found.items()
         if verdict in _OTHERS
     ]
     if others:
-        others[-1] = f"and {others[-1]}" if len(others) > 1 else others[-1]
-        joined = ", ".join(others) if len(others) > 2 else " ".join(others)
-        opening += f" Of the others, {joined}." if spread else f" {joined[0].upper()}{joined[1:]}."
+        *most, end = others
+        joined = f"{', '.join(most)}{',' if len(most) > 1 else ''} and {end}" if most else end
+        said += f" Of the {'others' if number else f'{total:,} {heads}'}, {joined}."
     worst = diagnosis.worst()[0]
-    return f"{opening} {_story(diagnosis, worst)}" if worst.verdict == "dispersing" else opening
-
-
-def _their(number: int) -> str:
-    return "their" if number > 1 else "its"
+    return f"{said} {_story(diagnosis, worst)}".rstrip() if worst.verdict == "dispersing" else said
 
 
 def _story(diagnosis: Diagnosis, head: Head) -> str:
-    """What happens in the worst head, as something to picture."""
+    """Describe what happens in the worst head."""
     ends = [diagnosis.record(head, diagnosis.lengths[end]) for end in (0, -1)]
     supports = [record.effective_support for record in ends]
     largest = [record.largest_weight for record in ends]
@@ -87,14 +91,28 @@ def _story(diagnosis: Diagnosis, head: Head) -> str:
     high, low = (weight.mean for weight in largest if weight is not None)
     first, last = diagnosis.lengths[0], diagnosis.lengths[-1]
     return (
-        f"In the one that disperses most, head {head.head} of layer {head.layer}, the weight is"
-        f" spread as if over {before:,.0f} tokens alike at {first:,} {diagnosis.unit}, and over"
-        f" {after:,.0f} at {last:,}; its largest weight goes from {high:.3f} to {low:.3f}."
+        f"In the head that disperses most (layer {head.layer}, head {head.head}), the effective"
+        f" number of attended tokens goes from {before:,.0f} at {first:,} {diagnosis.unit} to"
+        f" {after:,.0f} at {last:,}, and the largest weight from {high:.3f} to {low:.3f}."
+    )
+
+
+def local(diagnosis: Diagnosis, heads: Sequence[Head]) -> str:
+    """Describe the heads with a sliding window."""
+    layers = sorted({head.layer for head in heads})
+    seen = [diagnosis.record(head).visible for head in heads]
+    largest = max(number for number in seen if number is not None)
+    where = f"layers {', '.join(map(str, layers))}" if len(layers) > 1 else f"layer {layers[0]}"
+    some = "1 head" if len(heads) == 1 else f"{len(heads):,} heads"
+    return (
+        f"{some} in {where} {'sees' if len(heads) == 1 else 'see'} at most {largest:,.0f} tokens,"
+        " whatever the length of the input. These heads do not disperse with length, and cannot"
+        " retrieve anything from outside the window."
     )
 
 
 def critical(diagnosis: Diagnosis) -> str:
-    """What the lemma says of this model."""
+    """Say what the lemma implies for this model."""
     records = [diagnosis.record(head) for head in diagnosis.heads if head.verdict != "local"]
     measured = [record for record in records if record.measured]
     if not measured:
@@ -103,48 +121,47 @@ def critical(diagnosis: Diagnosis) -> str:
     spreads = [record.spread.q50 for record in measured if record.spread is not None]
     reached = sum(length <= diagnosis.tokens[-1] for length in lengths)
     soonest = measured[int(np.argmin(lengths))]
-    past = {0: "No head is", 1: "One head is"}.get(reached, f"{reached:,} heads are")
+    past = {0: "No head reaches", 1: "1 head reaches"}.get(reached, f"{reached:,} heads reach")
     return (
-        "By Lemma 2.1, no weight over n logits that are at most δ apart can reach 0.01 once n is"
-        f" above exp(δ) / 0.01. Here the median spreads of heads go from {min(spreads):.1f} to"
-        f" {max(spreads):.1f}, and half of them are above {float(np.median(spreads)):.1f}. {past}"
-        f" beyond that length in the longest input of {diagnosis.tokens[-1]:,.0f} tokens; the"
-        f" first to get there is head {soonest.head} of layer {soonest.layer}, at"
-        f" {readable(soonest.critical_length)} tokens."
+        "By Lemma 2.1 (arXiv 2410.01104), if n logits differ by at most δ, no weight can reach 0.01"
+        " once n exceeds exp(δ) / 0.01, the critical length. The median logit spread δ per head"
+        f" ranges from {min(spreads):.1f} to {max(spreads):.1f}, with a median of"
+        f" {float(np.median(spreads)):.1f}. {past} the critical length within the longest input"
+        f" measured ({diagnosis.tokens[-1]:,.0f} tokens). The shortest critical length is"
+        f" {readable(soonest.critical_length)} tokens, in layer {soonest.layer}, head"
+        f" {soonest.head}."
     )
 
 
 def slopes_alt(diagnosis: Diagnosis) -> str:
-    """What the map shows, for those who do not see it."""
+    """Describe the map of slopes."""
     found = counts(diagnosis.heads)
     each = ", ".join(f"{n} {VERDICTS[verdict].label}" for verdict, n in found.items())
     return f"Map of all heads by layer, coloured by the slope of the entropy: {each}."
 
 
 def entropy_alt(diagnosis: Diagnosis) -> str:
-    """The same for the curves."""
+    """Describe the curves of entropy."""
     ends = []
     for length in (diagnosis.lengths[0], diagnosis.lengths[-1]):
         entropies = [diagnosis.record(head, length).entropy for head in diagnosis.heads]
         means = [entropy.mean for entropy in entropies if entropy is not None]
         if means:
             ends.append(f"{float(np.median(means)):.2f} nats at {length:,} {diagnosis.unit}")
-    return (
-        "Entropy of every head against the length, a panel a layer; the median over heads goes from"
-        f" {' to '.join(ends)}."
-    )
+    median = f"; the median over heads goes from {' to '.join(ends)}" if ends else ""
+    return f"Entropy of every head against the length, with one panel per layer{median}."
 
 
 def critical_alt(diagnosis: Diagnosis) -> str:
-    """The same for the critical lengths."""
+    """Describe the figure of critical lengths."""
     lengths = [diagnosis.record(head).critical_length for head in diagnosis.heads]
     some = [length for length in lengths if length is not None]
-    least = f"the least is {readable(min(some))} tokens" if some else "all are beyond 10^15"
+    least = f"the shortest is {readable(min(some))} tokens" if some else "all are beyond 10^15"
     return f"Critical length of every head by layer; {least}."
 
 
 def next_commands(diagnosis: Diagnosis) -> str:
-    """What to type to calibrate the model, and to evaluate what came out."""
+    """Return the commands that calibrate the model and evaluate the result."""
     from sharpmax.models._load import SMOLLM2, SMOLLM2_NAME
 
     known = {SMOLLM2_NAME: SMOLLM2, "": "MODEL"}
@@ -157,7 +174,7 @@ def next_commands(diagnosis: Diagnosis) -> str:
 
 
 def next_code(diagnosis: Diagnosis) -> str:
-    """What to write to sharpen the worst heads, down to what they are in short inputs."""
+    """Return code that sharpens the worst heads down to their entropy on short inputs."""
     heads: dict[int, dict[int, float]] = {}
     for head in diagnosis.worst()[:_TRIED]:
         entropy = diagnosis.record(head, diagnosis.lengths[0]).entropy
@@ -178,27 +195,27 @@ def next_code(diagnosis: Diagnosis) -> str:
 
 
 def facts(diagnosis: Diagnosis) -> dict[str, str]:
-    """What was measured, and how."""
+    """Return the settings of the diagnosis by name."""
     lengths = f"{', '.join(f'{n:,}' for n in diagnosis.lengths)} {diagnosis.unit}"
     if diagnosis.unit != "tokens":
-        lengths += f"; in tokens {', '.join(f'{n:,.0f}' for n in diagnosis.tokens)}"
-    inputs = f"{diagnosis.inputs:,}" if diagnosis.inputs else "part of the first"
-    inputs += f" at each length: {diagnosis.source}" if diagnosis.source else " at each length"
-    inputs += "; interrupted, there were more" if diagnosis.interrupted else ""
+        lengths += f" ({', '.join(f'{n:,.0f}' for n in diagnosis.tokens)} tokens)"
+    inputs = f"{diagnosis.inputs:,} per length" if diagnosis.inputs else "part of the first"
+    inputs += f": {diagnosis.source}" if diagnosis.source else ""
+    inputs += "; interrupted before all inputs were measured" if diagnosis.interrupted else ""
     found: dict[str, Any] = {
-        "Model": f"{diagnosis.name}, of type {diagnosis.model_type}",
-        "Numbers": f"weights in {diagnosis.dtype}, figures in single precision at least",
-        "Attention of the model": diagnosis.implementation,
+        "Model": f"{diagnosis.name}, type {diagnosis.model_type}",
+        "Precision": f"weights in {diagnosis.dtype}, statistics in at least single precision",
+        "Attention implementation": diagnosis.implementation,
         "Inputs": inputs,
         "Lengths": lengths,
         "Rows": (
-            f"{diagnosis.which_rows}; with those of every head counted apart,"
-            f" {diagnosis.rows_measured:,} measured, {diagnosis.rows_skipped:,} left out without a"
-            f" key to see, {diagnosis.rows_non_finite:,} left out as not finite"
+            f"{diagnosis.which_rows}; summed over heads: {diagnosis.rows_measured:,} measured,"
+            f" {diagnosis.rows_skipped:,} skipped without a visible key,"
+            f" {diagnosis.rows_non_finite:,} skipped as not finite"
         ),
-        "Sinks": "left out of entropy, n, largest weight and spread" if diagnosis.sink else "",
+        "Sinks": "excluded from entropy, n, largest weight and spread" if diagnosis.sink else "",
         "Not measured": "; ".join(f"{name}: {why}" for name, why in diagnosis.unmeasured.items()),
-        "The model's own temperature": "; ".join(diagnosis.notes),
+        "Temperature of the model itself": "; ".join(diagnosis.notes),
         "Versions": ", ".join(f"{name} {value}" for name, value in diagnosis.versions.items()),
     }
     return {name: value for name, value in found.items() if value}

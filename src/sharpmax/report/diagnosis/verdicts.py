@@ -1,94 +1,73 @@
-"""How the verdicts of a diagnosis look and read."""
+"""Names, colours and explanations of the verdicts of a diagnosis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
+from sharpmax.report._page import style
+from sharpmax.report._page.style import Series
 
 if TYPE_CHECKING:
     from sharpmax.models import Head
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """A verdict, for a reader.
-
-    Attributes:
-        label: Its name.
-        color: Of its lines and points.
-        marker: Of its points.
-        meaning: What it says, in a sentence.
-    """
-
-    label: str
-    color: str
-    marker: str
-    meaning: str
-
-
-VERDICTS: Final[dict[str | None, Verdict]] = {
-    "dispersing": Verdict(
+VERDICTS: Final[dict[str | None, Series]] = {
+    "dispersing": Series(
         "dispersing",
-        _style.VERMILION,
+        style.VERMILION,
         "o",
-        "The entropy grows by at least half of log n: the weight spreads over ever more tokens.",
+        meaning="Entropy grows at least half as fast as log n: attention spreads over more and"
+        " more tokens.",
     ),
-    "growing": Verdict(
+    "growing": Series(
         "growing",
-        _style.ORANGE,
+        style.ORANGE,
         "s",
-        "The entropy grows, by a tenth to a half of log n: the head spreads, but slowly.",
+        meaning="Entropy grows 0.1 to 0.5 times as fast as log n: attention spreads slowly.",
     ),
-    "flat": Verdict(
+    "flat": Series(
         "flat",
-        _style.BLUE,
+        style.BLUE,
         "^",
-        "The entropy hardly grows: the head is as sharp in long inputs as in short ones.",
+        meaning="Entropy hardly grows: the head is as sharp on long inputs as on short ones.",
     ),
-    "sink": Verdict(
+    "sink": Series(
         "sink",
-        _style.PURPLE,
+        style.PURPLE,
         "D",
-        "At least half of the weight rests on the first token or a learned sink: the head is idle"
-        " in most rows.",
+        meaning="At least half of the weight is on the first token or a learned sink: the head is"
+        " inactive in most rows.",
     ),
-    "local": Verdict(
+    "local": Series(
         "local",
-        _style.GREY,
+        style.GREY,
         "v",
-        "A window hides all but the nearest tokens: the number of keys does not grow, so nothing"
-        " follows for long inputs.",
+        meaning="A sliding window hides all but the nearest tokens: the number of visible keys"
+        " does not grow with the input.",
     ),
-    None: Verdict(
-        "unknown", _style.BLACK, "x", "Nothing could be measured at two lengths or more."
-    ),
+    None: Series("unknown", style.BLACK, "x", meaning="Fewer than two lengths could be measured."),
 }
-"""From the worst to that which says least."""
+"""From the most to the least serious verdict."""
 
 
 def counts(heads: Iterable[Head]) -> dict[str | None, int]:
-    """How many heads have each verdict that occurs, the worst first."""
+    """Count the heads per verdict, the most serious first; verdicts without heads are left out."""
     found = [head.verdict for head in heads]
     return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}
 
 
-def handles(heads: Iterable[Head], *, points: bool) -> list[Any]:
-    """Entries of a legend: the verdicts that occur, with the number of their heads.
+def legend_handles(heads: Iterable[Head], *, points: bool) -> list[Any]:
+    """Return one legend entry per verdict, with the number of heads.
 
     Args:
-        heads: Whose verdicts.
-        points: Whether heads are points; otherwise they are lines.
+        heads: The heads that the figure shows.
+        points: Whether the figure shows heads as points rather than lines.
     """
-    lines = require("matplotlib.lines", extra="report", what="drawing a figure")
-    made = []
+    handles = []
     for verdict, number in counts(heads).items():
-        look = VERDICTS[verdict]
-        style: dict[str, Any] = {"color": look.color, "linewidth": 2.4}
+        series = VERDICTS[verdict]
+        drawn: dict[str, Any] = {"linewidth": 2.4}
         if points:
-            style = {"color": look.color, "marker": look.marker, "linestyle": "", "markersize": 6}
-        made.append(lines.Line2D([], [], label=f"{look.label} ({number})", **style))
-    return made
+            drawn = {"marker": series.marker, "linestyle": "", "markersize": 6}
+        handles.append(series.handle(f"{series.label} ({number})", **drawn))
+    return handles

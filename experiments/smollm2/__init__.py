@@ -1,0 +1,1 @@
+"""Diagnosis, calibration and evaluation of SmolLM2-135M-Instruct."""

@@ -1,0 +1,111 @@
+"""Tables of the documents about SmolLM2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sharpmax.models import Calibration, Diagnosis
+from sharpmax.models._evaluation.changes import changed_heads
+from sharpmax.models._evaluation.evaluation import Evaluation
+from sharpmax.models._evaluation.verdict import judge
+from sharpmax.report._page.tables import Table
+from sharpmax.report.calibration import tables as calibration
+from sharpmax.report.calibration.text import verdict_sentence
+from sharpmax.report.diagnosis import tables as diagnosis
+from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
+
+__all__ = ["dispersing_table", "headline_table", "load", "tables"]
+
+WORST = 8
+"""Heads of the diagnosis in a table."""
+
+MOST_HELPFUL = 27
+"""Heads that count as most helpful: one tenth of the heads of the model."""
+
+
+def load(results: Path) -> tuple[Diagnosis, Evaluation, dict[str, Calibration]]:
+    """Read the diagnosis, the evaluation and the calibrations by name.
+
+    Args:
+        results: A folder with diagnosis.json, evaluation.json and families/*.json.
+    """
+    families = sorted((results / "families").glob("*.json"))
+    return (
+        Diagnosis.from_json(results / "diagnosis.json"),
+        Evaluation.load(results / "evaluation.json"),
+        {path.stem: Calibration.load(path) for path in families},
+    )
+
+
+def tables(results: Path) -> dict[str, str]:
+    """Return the tables as Markdown by the names of their markers.
+
+    Args:
+        results: A folder with diagnosis.json, evaluation.json and families/*.json.
+    """
+    measured, evaluation, families = load(results)
+    verdict = judge(evaluation, families)
+    found = {
+        "smollm2-verdicts": diagnosis.verdicts_table(measured),
+        "smollm2-heads": diagnosis.heads_table(measured, measured.worst()[:WORST]),
+        "smollm2-headline": headline_table(evaluation, ("plain", "constant+gain")),
+        "smollm2-summary": calibration.summary_table(evaluation, families, verdict),
+        "smollm2-arms": calibration.arms_table(evaluation),
+        "smollm2-dispersing": dispersing_table(families["constant"], measured),
+    }
+    markdown = {name: table.to_markdown() for name, table in found.items()}
+    return markdown | {"smollm2-verdict": verdict_sentence(verdict)}
+
+
+def headline_table(evaluation: Evaluation, arms: Sequence[str]) -> Table:
+    """Return a table with one row per task and length, and one column per arm.
+
+    It shows the cells in the usual wording that all of the arms answered.
+
+    Args:
+        evaluation: The results.
+        arms: The arms, in the order of the columns.
+    """
+    asked = {result.cell for result in evaluation.results if result.wording != "unseen"}
+    rows = []
+    for cell in sorted(asked, key=lambda cell: (calibration.TASKS.index(cell.task), cell.length)):
+        found = [evaluation.find(arm, cell) for arm in arms]
+        means = [calibration.mean(result) for result in found if result is not None]
+        if len(means) == len(arms):
+            name = "text loss, nats per token" if cell.task == "text" else f"{cell.task}, % correct"
+            rows.append([name, f"{cell.length:,}", *means])
+    return Table(["task", "tokens", *arms], rows, caption=calibration.source(evaluation))
+
+
+def dispersing_table(constant: Calibration, measured: Diagnosis, most: int = MOST_HELPFUL) -> Table:
+    """Return a table with one row per verdict of the diagnosis: what a calibration changes there.
+
+    Args:
+        constant: A calibration of temperatures in all layers.
+        measured: A diagnosis of the same model.
+        most: Number of heads that count as most helpful.
+    """
+    verdicts = {(head.layer, head.head): head.verdict for head in measured.heads}
+    changes = changed_heads(constant)
+    heads = [
+        (layer, head)
+        for layer, count in enumerate(constant.head_counts)
+        for head in range(count or 0)
+    ]
+    # Contributions to the loss: helpful ones are negative.
+    contributions = map(sum, zip(*constant.notes["select"]["contributions"], strict=True))
+    ranked = sorted(zip(contributions, heads, strict=True))[:most]
+    rows = []
+    for verdict, number in counts(measured.heads).items():
+        mine = [each for each in changes if verdicts[each.layer, each.head] == verdict]
+        figures = (
+            number,
+            len(mine),
+            sum(each.sharper for each in mine),
+            sum(each.flatter for each in mine),
+            sum(verdicts[head] == verdict for _, head in ranked),
+        )
+        rows.append([VERDICTS[verdict].label, *(f"{figure:,}" for figure in figures)])
+    header = ["verdict", "heads", "changed", "sharper", "flatter", f"among the {most} most helpful"]
+    return Table(header, rows)
