@@ -52,12 +52,12 @@ def test_fits_compares_and_writes_a_report(
     assert "gain: choosing heads" in said
     assert Calibration.load("out/families/gain.json").summary() in said
     assert "evaluating: 1 of" in said
-    assert "Every arm at a glance" in said
+    assert "Results for all arms" in said
     assert f"Calibration: {Path('out/calibration.json')}" in said
     names = {path.name for path in Path("out").iterdir()}
     assert names == {
-        "families", "calibration.json", "evaluation.json", "report.html", "table.md", "answers.png",
-        "trade.png",
+        "families", "calibration.json", "evaluation.json", "report.html", "table.md",
+        "accuracy.png", "trade.png",
     }  # fmt: skip
     calibration = Calibration.load("out/calibration.json")
     assert calibration.notes["settings"]["texts"].keys() == {"book.txt"}
@@ -99,7 +99,7 @@ def test_what_is_not_compared_is_said_to_be_so(
     assert _run(model, *SMALL, "--families", "gain", "--evaluate-tasks", "text") == 0
     said = capsys.readouterr().out
     assert "note: none of the fitted tasks, passkey, is compared, so nothing will be said" in said
-    assert "Nothing was compared, so nothing can be said about this model." in said
+    assert "No arms were compared, so no conclusion can be drawn about this model." in said
     assert Path("out/calibration.json").exists()
 
 
@@ -172,7 +172,7 @@ def test_an_interrupt_says_how_to_go_on(
     assert _run(model, *SMALL, "--resume") == 0
     said = capsys.readouterr().out
     assert "fitting" not in said
-    assert "Every arm at a glance" in said
+    assert "Results for all arms" in said
 
 
 def test_the_text_of_the_package_serves_without_another(

@@ -52,7 +52,7 @@ def test_plain_calibrated_and_controls(
     assert _run(model, *SMALL, *given) == 0
     said = capsys.readouterr().out
     assert "Right answers, and the loss on text" in said
-    assert "Nothing held: " in said
+    assert "No calibration significantly improved" in said
     evaluation = Evaluation.load(Path("out/evaluation.json"))
     assert list(evaluation.arms) == [
         "plain", "sharp", "loud", "paper in all heads", "uniform beta 1.1", "shuffled sharp",
@@ -60,7 +60,7 @@ def test_plain_calibrated_and_controls(
     assert len(evaluation.results) == 6 * 2 * 3
     assert "--calibration sharp=warm.json --calibration loud.json" in evaluation.command
     written = {path.name for path in Path("out").iterdir()}
-    assert written == {"evaluation.json", "report.html", "table.md", "answers.png"}
+    assert written == {"evaluation.json", "report.html", "table.md", "accuracy.png"}
     page = Path("out/report.html").read_text(encoding="utf-8")
     assert "Does sharpening help llama?" in page
     assert str(tmp_path) not in page

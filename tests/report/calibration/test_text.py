@@ -29,9 +29,7 @@ SAID = {
         "Sharpening helps. Changing the temperature of 4 heads (3 sharper, 1 flatter) raises"
         " accuracy on 800 test questions from 50.0% to 80.0% (+30.0 points, 95% interval +"
     ),
-    "any": (
-        "The improvement is not specific to sharpening. Changing the temperature of 4 heads"
-    ),
+    "any": ("The improvement is not specific to sharpening. Changing the temperature of 4 heads"),
     "gain": (
         "Sharpening does not explain the improvement. Scaling head outputs alone raises accuracy"
         " on 800 test questions from 50.0% to 80.0%"
@@ -62,7 +60,9 @@ def test_the_conclusion_of_each_case_comes_first(case: str, shares: dict[str, fl
 def test_flattening() -> None:
     flat = {**CALIBRATIONS, "constant": make_calibration("constant", {(0, 0): 0.8})}
     sentence = text.verdict_sentence(_verdict(flat, constant=0.8, gain=0.5))
-    assert sentence.startswith("Flattening helps, not sharpening. Changing the temperature of 1 head")
+    assert sentence.startswith(
+        "Flattening helps, not sharpening. Changing the temperature of 1 head"
+    )
     assert "(0 sharper, 1 flatter)" in sentence
 
 
@@ -125,12 +125,16 @@ def test_wordings_and_controls() -> None:
     evaluation = make_evaluation(cells=CELLS)
     verdict = judge(evaluation, CALIBRATIONS)
     worded = text.wording_sentence(evaluation, verdict)
-    assert worded.startswith("In wordings that were not used in fitting, the improvement holds: +30")
+    assert worded.startswith(
+        "In wordings that were not used in fitting, the improvement holds: +30"
+    )
     controls = text.controls_sentence(evaluation, verdict)
     assert controls.startswith("constant is better than every control that needs no fit: paper in")
     assert "uniform beta 1.1 (45.0%)" in controls
     equal = make_evaluation({**SHARES, "uniform beta 1.1": 0.9}, CELLS)
-    assert "constant is not significantly better than uniform beta 1.1." in text.controls_sentence(equal, verdict)
+    assert "constant is not significantly better than uniform beta 1.1." in text.controls_sentence(
+        equal, verdict
+    )
     usual = make_evaluation(cells=[cell for cell in CELLS if cell.wording == "usual"])
     assert text.wording_sentence(usual, verdict) == ""
 

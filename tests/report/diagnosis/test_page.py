@@ -63,7 +63,9 @@ def test_the_lemma(page: tuple[str, Reader]) -> None:
     said = page[1].text
     first = math.ceil(100 * math.exp(2.0))
     assert "per head ranges from 2.0 to 18.0" in said
-    assert "3 heads reach the critical length within the longest input measured (1,024 tokens)" in said
+    assert (
+        "3 heads reach the critical length within the longest input measured (1,024 tokens)" in said
+    )
     assert f"critical length is {first} tokens, in layer 0, head 0" in said
 
 
