@@ -77,11 +77,11 @@ class Case:
             name: option.double() if _is_floating(option) else option
             for name, option in self.options.items()
         }
-        mask = self.options.get("mask")
+        mask = self.options.get("attn_mask")
         if _is_floating(mask):
             # finfo.min of a smaller type is an ordinary number in double precision.
             hidden = mask <= 0.5 * torch.finfo(mask.dtype).min
-            options["mask"] = mask.double().masked_fill(hidden, -torch.inf)
+            options["attn_mask"] = mask.double().masked_fill(hidden, -torch.inf)
         return Case(
             self.query.double(), self.key.double(), self.value.double(), self.policy, options
         ).run("reference")
@@ -122,15 +122,15 @@ def cases(draw: st.DrawFn, policies: list[Policy] = POLICIES) -> Case:
     visible = torch.rand(shape, generator=generator) < 0.7
     match draw(st.sampled_from(["none", "boolean", "infinite", "lowest", "bias"])):
         case "boolean":
-            options["mask"] = visible
+            options["attn_mask"] = visible
         case "infinite":
-            options["mask"] = torch.zeros(shape, dtype=dtype).masked_fill(~visible, -torch.inf)
+            options["attn_mask"] = torch.zeros(shape, dtype=dtype).masked_fill(~visible, -torch.inf)
         case "lowest":
             lowest = torch.finfo(dtype).min
-            options["mask"] = torch.zeros(shape, dtype=dtype).masked_fill(~visible, lowest)
+            options["attn_mask"] = torch.zeros(shape, dtype=dtype).masked_fill(~visible, lowest)
         case "bias":
             bias = torch.randn(shape, generator=generator).to(dtype)
-            options["mask"] = bias.masked_fill(~visible, -torch.inf)
+            options["attn_mask"] = bias.masked_fill(~visible, -torch.inf)
     policy = draw(st.sampled_from(policies))
     if draw(st.booleans()):
         options["sink"] = torch.randn(heads, generator=generator)

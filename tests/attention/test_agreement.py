@@ -85,8 +85,8 @@ def test_rows_with_nan_and_infinity(dtype: torch.dtype) -> None:
     query[0, 0, 3, 2] = torch.nan
     bias = torch.zeros(30, 30, dtype=dtype)
     bias[5, 7] = bias[5, 9] = torch.inf
-    output, statistics = Case(query, key, value, Exponential(0.5), {"mask": bias}).run("cpu")
-    exact, _ = Case(query, key, value, Exponential(0.5), {"mask": bias}).run("reference")
+    output, statistics = Case(query, key, value, Exponential(0.5), {"attn_mask": bias}).run("cpu")
+    exact, _ = Case(query, key, value, Exponential(0.5), {"attn_mask": bias}).run("reference")
     assert torch.isnan(output[0, 0, 3]).all()
     rest = torch.arange(30) != 3
     assert torch.isfinite(output[0, 0, rest]).all()

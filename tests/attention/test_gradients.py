@@ -38,14 +38,14 @@ def test_gradcheck(policy: Policy, detach: bool) -> None:
 
     def function(query, key, value, bias, sink):
         return sharpmax.attention(
-            query, key, value, policy=policy, mask=bias, sink=sink, softcap=3.0, impl="cpu",
+            query, key, value, policy=policy, attn_mask=bias, sink=sink, softcap=3.0, impl="cpu",
             enable_gqa=True, detach_temperature=detach,
         )  # fmt: skip
 
     if detach and not isinstance(policy, Constant | Hard):
         # Finite differences see the temperature move; the specification knows it is held.
         _compare_with_reference(
-            Case(query, key, value, policy, {"mask": bias, "sink": sink, "softcap": 3.0}),
+            Case(query, key, value, policy, {"attn_mask": bias, "sink": sink, "softcap": 3.0}),
             detach=True,
         )
         return
@@ -53,7 +53,7 @@ def test_gradcheck(policy: Policy, detach: bool) -> None:
     tolerance = 2e-2 if isinstance(policy, EntropyTarget) else 1e-5
     if isinstance(policy, EntropyTarget):
         _compare_with_reference(
-            Case(query, key, value, policy, {"mask": bias, "sink": sink}), tolerance=tolerance
+            Case(query, key, value, policy, {"attn_mask": bias, "sink": sink}), tolerance=tolerance
         )
     else:
         assert torch.autograd.gradcheck(function, (query, key, value, bias, sink), atol=tolerance)
@@ -149,7 +149,7 @@ def _compare_with_reference(
     """Gradients of every tensor of the case, by the kernels and by the specification."""
     options = dict(case.options)
     tensors = {"query": case.query, "key": case.key, "value": case.value}
-    for name in ("mask", "sink"):
+    for name in ("attn_mask", "sink"):
         if isinstance(options.get(name), torch.Tensor) and options[name].is_floating_point():
             tensors[name] = options.pop(name)
     gradients = {}

@@ -53,7 +53,7 @@ def test_causal_alignment(impl: str, queries: int, keys: int) -> None:
     torch.testing.assert_close(ours, theirs)
     mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
     expected = sharpmax.attention(
-        query, key, value, policy=Exponential(0.5), mask=mask, impl="reference"
+        query, key, value, policy=Exponential(0.5), attn_mask=mask, impl="reference"
     )
     aligned = sharpmax.attention(
         query,
@@ -102,7 +102,7 @@ def test_a_padded_batch_gives_the_unpadded_rows(impl: str, policy: Policy) -> No
     visible = torch.arange(30) < torch.tensor(lengths)[:, None]
     # What lies in the padding must not matter, however large it is.
     key = torch.where(visible[:, None, :, None], key, 50.0)
-    padded = attend(impl, query, key, value, policy=policy, mask=visible[:, None, None])
+    padded = attend(impl, query, key, value, policy=policy, attn_mask=visible[:, None, None])
     for k, length in enumerate(lengths):
         alone = attend(
             impl,
@@ -121,7 +121,7 @@ def test_rows_that_see_nothing_are_zeros(impl: str, policy: Policy) -> None:
     mask = torch.ones(30, 30, dtype=torch.bool)
     mask[[0, 7, 29]] = False
     query.requires_grad_()
-    output = attend(impl, query, key, value, policy=policy, mask=mask)
+    output = attend(impl, query, key, value, policy=policy, attn_mask=mask)
     assert (output[:, :, [0, 7, 29]] == 0).all()
     assert torch.isfinite(output).all()
     output.square().sum().backward()

@@ -86,10 +86,14 @@ def test_is_weights_times_values(make: Callable[[], Normaliser]) -> None:
     expected = normaliser(query, key, scale=WIDTH**-0.5, visible=visible) @ value
     # The same visibility, said in four ways.
     for options in (
-        {"mask": visible},
-        {"mask": some, "is_causal": True},
-        {"mask": torch.zeros(KEYS, KEYS).masked_fill(~visible, -torch.inf)},
-        {"mask": torch.zeros(KEYS, KEYS).masked_fill(~visible, torch.finfo(torch.float32).min)},
+        {"attn_mask": visible},
+        {"attn_mask": some, "is_causal": True},
+        {"attn_mask": torch.zeros(KEYS, KEYS).masked_fill(~visible, -torch.inf)},
+        {
+            "attn_mask": torch.zeros(KEYS, KEYS).masked_fill(
+                ~visible, torch.finfo(torch.float32).min
+            )
+        },
     ):
         ours = sharpmax.attention(query, key, value, normaliser=normaliser, **options)
         torch.testing.assert_close(ours, expected)
@@ -154,7 +158,7 @@ def test_a_row_that_sees_nothing(make: Callable[[], Normaliser]) -> None:
     query, key, value = (x.requires_grad_() for x in tensors(normaliser))
     mask = torch.ones(KEYS, KEYS, dtype=torch.bool)
     mask[3] = False
-    output = sharpmax.attention(query, key, value, normaliser=normaliser, mask=mask)
+    output = sharpmax.attention(query, key, value, normaliser=normaliser, attn_mask=mask)
     assert (output[:, :, 3] == 0).all()
     output.square().sum().backward()
     for tensor in (query, key, value, *normaliser.parameters()):
@@ -167,7 +171,7 @@ def test_softcap_and_bias(make: Callable[[], Normaliser]) -> None:
     query, key, value = tensors(normaliser)
     bias = torch.randn(KEYS, KEYS, generator=torch.Generator().manual_seed(3))
     bias[2, 4] = -torch.inf
-    ours = sharpmax.attention(query, key, value, normaliser=normaliser, mask=bias, softcap=1.5)
+    ours = sharpmax.attention(query, key, value, normaliser=normaliser, attn_mask=bias, softcap=1.5)
     logits = normaliser.logits(query, key, WIDTH**-0.5)
     logits = 1.5 * torch.tanh(logits / 1.5) + bias
     torch.testing.assert_close(ours, normaliser.weights(logits) @ value)
@@ -180,8 +184,8 @@ def test_no_softcap_and_no_bias_without_logits(make: Callable[[], Normaliser]) -
     name = type(normaliser).__name__
     with pytest.raises(NotImplementedError, match=f"softcap: normaliser {name} has no logits"):
         sharpmax.attention(*arguments, normaliser=normaliser, softcap=1.0)
-    with pytest.raises(NotImplementedError, match=f"mask: normaliser {name} has no logits"):
-        sharpmax.attention(*arguments, normaliser=normaliser, mask=torch.randn(KEYS, KEYS))
+    with pytest.raises(NotImplementedError, match=f"attn_mask: normaliser {name} has no logits"):
+        sharpmax.attention(*arguments, normaliser=normaliser, attn_mask=torch.randn(KEYS, KEYS))
 
 
 def test_dropout() -> None:
@@ -215,7 +219,6 @@ def test_softmax_is_attention_with_the_policy(policy: Any) -> None:
             TypeError,
             "normaliser: expected a sharpmax normaliser, got 's",
         ),
-        ({"normaliser": None}, TypeError, "policy: expected a sharpmax policy, got None"),
         ({"sink": torch.zeros(HEADS)}, ValueError, "sink: expected None with a normaliser"),
         ({"detach_temperature": True}, ValueError, "detach_temperature: expected False with a no"),
         ({"impl": "cpu"}, NotImplementedError, "impl='cpu': normaliser: only the reference"),

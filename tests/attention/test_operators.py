@@ -85,7 +85,7 @@ def test_vmap() -> None:
 
     def function(query, key, value, mask):
         return sharpmax.attention(
-            query, key, value, policy=Exponential(1.0), enable_gqa=True, mask=mask, impl="cpu"
+            query, key, value, policy=Exponential(1.0), enable_gqa=True, attn_mask=mask, impl="cpu"
         )
 
     mapped = torch.func.vmap(function)(query, key, value, mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -20,27 +20,29 @@ Implementation = Literal["auto", "reference", "composed", "cpu"]
 IMPLEMENTATIONS = {"cpu": cpu, "composed": composed, "reference": reference}
 """By name, the fastest first. Each has `unsupported`, `attend` and `measure`."""
 
+_PLAIN = Identity()
+
 
 @overload
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    policy: Policy | None = ...,
-    mask: Tensor | None = ...,
+    attn_mask: Tensor | None = ...,
+    dropout_p: float = ...,
     is_causal: bool = ...,
     scale: float | None = ...,
+    enable_gqa: bool = ...,
+    *,
+    policy: Policy | None = ...,
     softcap: float | None = ...,
     sink: Tensor | None = ...,
     window: int | None = ...,
-    enable_gqa: bool = ...,
     impl: Implementation = ...,
     return_statistics: Literal[False] = ...,
     alignment: Alignment = ...,
     sink_role: SinkRole = ...,
     detach_temperature: bool = ...,
-    dropout_p: float = ...,
     normaliser: Normaliser | None = ...,
 ) -> Tensor: ...
 @overload
@@ -48,21 +50,21 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    policy: Policy | None = ...,
-    mask: Tensor | None = ...,
+    attn_mask: Tensor | None = ...,
+    dropout_p: float = ...,
     is_causal: bool = ...,
     scale: float | None = ...,
+    enable_gqa: bool = ...,
+    *,
+    policy: Policy | None = ...,
     softcap: float | None = ...,
     sink: Tensor | None = ...,
     window: int | None = ...,
-    enable_gqa: bool = ...,
     impl: Implementation = ...,
     return_statistics: Literal[True],
     alignment: Alignment = ...,
     sink_role: SinkRole = ...,
     detach_temperature: bool = ...,
-    dropout_p: float = ...,
     normaliser: Normaliser | None = ...,
 ) -> tuple[Tensor, RowStatistics]: ...
 
@@ -71,81 +73,93 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    policy: Policy | None = None,
-    mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    policy: Policy | None = None,
     softcap: float | None = None,
     sink: Tensor | None = None,
     window: int | None = None,
-    enable_gqa: bool = False,
     impl: Implementation = "auto",
     return_statistics: bool = False,
     alignment: Alignment = "upper_left",
     sink_role: SinkRole = "key",
     detach_temperature: bool = False,
-    dropout_p: float = 0.0,
     normaliser: Normaliser | None = None,
 ) -> Tensor | tuple[Tensor, RowStatistics]:
-    """Attention whose rows are as sharp as `policy` says: softmax(beta e) V, exact, linear memory.
+    """Attend with the inverse temperature that a policy gives each row: softmax(beta e) V.
 
-    A drop-in for `torch.nn.functional.scaled_dot_product_attention`. The logits of a row are
-    e = scale q.k, then softcap tanh(e / softcap), then + mask; beta multiplies all of that. Only
-    visible keys count in the entropy and in n. A row that sees no key gives zeros.
+    A drop-in for `torch.nn.functional.scaled_dot_product_attention`: positional arguments have the
+    same order and the same meaning. `functools.partial(sharpmax.attention, policy=...)` can take
+    its place in an unmodified model.
+
+    The logits of a row are e = scale q.k, then softcap tanh(e / softcap), then + attn_mask; beta
+    multiplies all of that. Only visible keys count in the entropy and in n. A row that sees no key
+    gives zeros. The result is exact; memory is linear in the length, except with dropout or a
+    normaliser.
 
     Args:
-        query: [batch, heads, queries, width].
-        key: [batch, key heads, keys, width].
-        value: [batch, key heads, keys, value width].
-        policy: gives the inverse temperature of a row. A parameter with one axis has an entry a
-            query head. None only with a normaliser.
-        mask: broadcasts to [batch, heads, queries, keys]. Boolean: True is visible. Floating: added
-            to the logits (a bias, ALiBi); entries of -inf, or at or below half of finfo.min, hide
-            the key.
+        query: [..., heads, queries, width]. Leading axes are optional and broadcast.
+        key: [..., key heads, keys, width].
+        value: [..., key heads, keys, value width].
+        attn_mask: broadcasts to [..., heads, queries, keys]. Boolean: True is visible. Floating:
+            added to the logits (a bias, ALiBi); entries of -inf, or at or below half of finfo.min,
+            hide the key.
+        dropout_p: drop weights with this probability, in training and in evaluation.
         is_causal: a query sees no key after its own position.
-        scale: of the product; 1/sqrt(width) if None.
+        scale: the factor of the product; 1/sqrt(width) if None.
+        enable_gqa: allow fewer key heads than query heads (grouped-query attention). Keys are not
+            copied.
+        policy: gives the inverse temperature of each row; None is plain softmax. A parameter with
+            one axis has one entry per query head.
         softcap: soft bound of the logits, as in Gemma 2.
-        sink: [heads], one more logit for each row whose value is zero, as in gpt-oss.
-        window: a query sees only keys at a distance of less than this, on both sides, or back in
-            time if `is_causal`.
-        enable_gqa: there may be fewer key heads than query heads; keys are not copied.
-        impl: "auto" takes the fastest that can serve; a name raises if that one cannot.
-        return_statistics: also give the statistics of the untempered rows, [batch, heads, queries].
-        alignment: where query 0 stands for `is_causal` and `window`: at key 0 ("upper_left", as in
-            PyTorch), or so that the last query stands at the last key ("lower_right", as in
+        sink: [heads], one additional logit per row whose value is zero, as in gpt-oss.
+        window: a query sees only keys at a distance of less than this, on both sides, or only
+            earlier keys if `is_causal`.
+        impl: "auto" takes the fastest implementation that can serve; a name raises if that one
+            cannot.
+        return_statistics: also return the statistics of the untempered rows.
+        alignment: the position of query 0 for `is_causal` and `window`: at key 0 ("upper_left", as
+            in PyTorch), or such that the last query is at the last key ("lower_right", as in
             decoding with a cache).
-        sink_role: "key": the sink is one more key, which counts in entropy and n and is sharpened
-            with them. "apart": it does neither.
-        detach_temperature: hold beta constant in differentiation.
-        dropout_p: drop weights with this probability, whether training or not.
-        normaliser: makes the weights from the logits instead of softmax (`sharpmax.normalisers`);
-            then there is neither a policy, unless it is `Identity`, nor a sink. Only the reference
-            implementation serves it, quadratic in memory, and the statistics, if asked for, are
-            those of the plain logits. One that overrides `forward` takes neither a softcap nor a
-            bias. One whose `maps` is 2 has half as many heads of values and of output.
+        sink_role: "key": the sink is one more key; it counts in the entropy and in n, and beta
+            applies to it. "apart": neither.
+        detach_temperature: treat beta as a constant in differentiation.
+        normaliser: makes the weights from the logits instead of softmax (`sharpmax.normalisers`).
+            It excludes a sink and any policy but `Identity`. Only the reference implementation
+            serves it, with quadratic memory; statistics are those of the plain logits. A normaliser
+            that overrides `forward` takes neither a softcap nor a bias. A normaliser with two maps
+            per head has half as many value heads and output heads.
 
     Returns:
-        [batch, heads, queries, value width], and `RowStatistics` if asked for (float32 at least,
-        without gradient).
+        [..., heads, queries, value width], and `RowStatistics` [..., heads, queries] if asked for
+        (float32 at least, without gradient).
 
     Raises:
         TypeError, ValueError: naming the argument, what was expected and what came.
-        NotImplementedError: the implementation asked for cannot do this; the message says why.
+        NotImplementedError: the implementation asked for by name cannot serve; the message says
+            why.
 
     Example:
         >>> import torch, sharpmax
         >>> from sharpmax.policies import Exponential
         >>> query, key, value = torch.randn(3, 1, 2, 8, 16).unbind()
-        >>> sharpmax.attention(query, key, value, policy=Exponential(1.0), is_causal=True).shape
+        >>> sharpmax.attention(query, key, value, is_causal=True, policy=Exponential(1.0)).shape
         torch.Size([1, 2, 8, 16])
     """
+    if policy is None and normaliser is None:
+        policy = _PLAIN
     _check_rule(policy, normaliser, sink, detach_temperature)
+    maps = 1 if normaliser is None else normaliser.maps
+    folded = problems.fold(query, key, value, attn_mask, enable_gqa=enable_gqa, maps=maps)
     problem = problems.check(
-        query,
-        key,
-        value,
-        mask=mask,
+        folded.query,
+        folded.key,
+        folded.value,
+        attn_mask=folded.mask,
         is_causal=is_causal,
         alignment=alignment,
         scale=scale,
@@ -155,40 +169,45 @@ def attention(
         window=window,
         enable_gqa=enable_gqa,
         dropout=dropout_p,
-        maps=1 if normaliser is None else normaliser.maps,
+        maps=maps,
     )
     if normaliser is not None:
-        return _attend_normalised(impl, problem, normaliser, return_statistics)
-    assert policy is not None
-    if isinstance(policy, Hard) and sink is not None and sink_role == "apart":
-        raise ValueError("sink_role: expected 'key' with Hard, which no finite sink can withstand")
-    chosen = _choose(impl, problem, policy, detach_temperature)
-    output, statistics = chosen.attend(problem, policy, detach_temperature)
-    policy.check_statistics(statistics)
-    return (output, statistics) if return_statistics else output
+        output, statistics = _attend_normalised(impl, problem, normaliser, return_statistics)
+    else:
+        assert policy is not None
+        if isinstance(policy, Hard) and sink is not None and sink_role == "apart":
+            raise ValueError("sink_role: expected 'key' with Hard, since beta is infinite")
+        chosen = _choose(impl, problem, policy, detach_temperature)
+        output, statistics = chosen.attend(problem, policy, detach_temperature)
+        policy.check_statistics(statistics)
+    output = folded.unfold(output)
+    if not return_statistics:
+        return output
+    return output, RowStatistics(*(folded.unfold(entry) for entry in statistics))
 
 
 def attention_statistics(
     query: Tensor,
     key: Tensor,
-    *,
-    mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
     softcap: float | None = None,
     sink: Tensor | None = None,
     window: int | None = None,
-    enable_gqa: bool = False,
     impl: Implementation = "auto",
     alignment: Alignment = "upper_left",
     sink_role: SinkRole = "key",
 ) -> RowStatistics:
-    """Statistics of every row of an attention, and with them its entropy, in linear memory.
+    """Measure every row of an attention: its statistics, and with them its entropy.
 
-    The arguments are those of `sharpmax.attention`; there are no values and no policy.
+    The arguments are those of `sharpmax.attention`, without values and without a policy. Memory is
+    linear in the length.
 
     Returns:
-        `RowStatistics` of the untempered rows, [batch, heads, queries], float32 at least, without
+        `RowStatistics` of the untempered rows, [..., heads, queries], float32 at least, without
         gradient.
 
     Raises:
@@ -200,11 +219,12 @@ def attention_statistics(
         >>> sharpmax.attention_statistics(query, key).entropy()[0, 0, 0]
         tensor(4.6052)
     """
+    folded = problems.fold(query, key, None, attn_mask, enable_gqa=enable_gqa)
     problem = problems.check(
-        query,
-        key,
+        folded.query,
+        folded.key,
         None,
-        mask=mask,
+        attn_mask=folded.mask,
         is_causal=is_causal,
         alignment=alignment,
         scale=scale,
@@ -217,14 +237,14 @@ def attention_statistics(
     )
     with torch.no_grad():
         statistics: RowStatistics = _choose(impl, problem, None, True).measure(problem)
-    return statistics
+    return RowStatistics(*(folded.unfold(entry) for entry in statistics))
 
 
 def _check_rule(policy: object, normaliser: object, sink: object, detached: bool) -> None:
     """One of policy and normaliser, and what goes with a policy alone."""
     if normaliser is None:
         if not isinstance(policy, Policy):
-            raise TypeError(f"policy: expected a sharpmax policy, got {policy!r}")
+            raise TypeError(f"policy: expected a sharpmax policy or None, got {policy!r}")
         return
     if not isinstance(normaliser, Normaliser):
         raise TypeError(f"normaliser: expected a sharpmax normaliser, got {normaliser!r}")
@@ -234,7 +254,7 @@ def _check_rule(policy: object, normaliser: object, sink: object, detached: bool
             "sharpmax.normalisers.Softmax takes a policy"
         )
     if sink is not None:
-        raise ValueError("sink: expected None with a normaliser, which has no place for it")
+        raise ValueError("sink: expected None with a normaliser")
     if detached:
         raise ValueError(
             "detach_temperature: expected False with a normaliser; "
@@ -244,15 +264,15 @@ def _check_rule(policy: object, normaliser: object, sink: object, detached: bool
 
 def _attend_normalised(
     impl: str, problem: Problem, normaliser: Normaliser, return_statistics: bool
-) -> Tensor | tuple[Tensor, RowStatistics]:
+) -> tuple[Tensor, Any]:
     _check_name(impl)
     if impl not in ("auto", "reference"):
         raise NotImplementedError(
-            f"impl={impl!r}: normaliser: only the reference writes the weights out for it"
+            f"impl={impl!r}: normaliser: only the reference implementation serves normalisers"
         )
     output = reference.attend_normalised(problem, normaliser)
     if not return_statistics:
-        return output
+        return output, ()
     with torch.no_grad():
         return output, reference.measure(problem)
 

@@ -1,10 +1,10 @@
-"""The arguments of an attention, checked, in the form that implementations read."""
+"""Check the arguments of attention and bring them into the form that implementations read."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +17,11 @@ FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Problem:
-    """The tensors and numbers of one attention, free of choices.
+    """The tensors and numbers of one attention, with every default resolved.
 
     The logit of query i and key j is e = scale q.k, then softcap tanh(e / softcap), then + bias.
-    A query at position p = i + offset sees the keys from p - left to p + right, as far as `mask`
-    allows it; -1 stands for no bound.
+    A query at position p = i + offset sees the keys from p - left to p + right that `mask` does not
+    hide; -1 means no bound. Tensors have the layout [batch, heads, length, width].
     """
 
     query: Tensor
@@ -32,7 +32,7 @@ class Problem:
     sink: Tensor | None
     scale: float
     softcap: float
-    """0 where there is none."""
+    """0 for none."""
     left: int
     right: int
     offset: int
@@ -47,7 +47,7 @@ class Problem:
 
     @property
     def group(self) -> int:
-        """How many query heads share a key head."""
+        """How many query heads share one key head."""
         return self.query.shape[1] // max(self.key.shape[1], 1)
 
     @property
@@ -55,7 +55,7 @@ class Problem:
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
     def in_window(self) -> Tensor | None:
-        """Booleans [queries, keys] of what the window allows; None where it allows all."""
+        """Return booleans [queries, keys] of what the window allows; None if it allows all."""
         if self.left < 0 and self.right < 0:
             return None
         device = self.query.device
@@ -71,7 +71,7 @@ class Problem:
         return visible
 
     def rows_between(self, start: int, stop: int) -> Problem:
-        """The same for the queries from `start` to `stop` alone."""
+        """Return the problem of the queries from `start` to `stop` alone."""
         return replace(
             self,
             query=self.query[:, :, start:stop],
@@ -81,8 +81,100 @@ class Problem:
 
 
 def masked_below(dtype: torch.dtype) -> float:
-    """Additive masks at or below this hide a key, as finfo.min and sums that contain it do."""
+    """Return the threshold of additive masks: entries at or below it hide a key.
+
+    It catches finfo.min and sums that contain it, besides -inf.
+    """
     return 0.5 * torch.finfo(dtype).min
+
+
+class Folded(NamedTuple):
+    """Tensors as [batch, heads, length, width], and the leading axes that the caller expects."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor | None
+    mask: Tensor | None
+    leading: tuple[int, ...] | None
+    """The axes before the heads; None if nothing was folded."""
+    has_heads: bool = True
+
+    def unfold(self, result: Tensor) -> Tensor:
+        """Return a result [batch, heads, ...] with the leading axes of the caller."""
+        if self.leading is None:
+            return result
+        heads = result.shape[1:] if self.has_heads else result.shape[2:]
+        return result.reshape(*self.leading, *heads)
+
+
+def fold(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    attn_mask: Tensor | None,
+    *,
+    enable_gqa: bool,
+    maps: int = 1,
+) -> Folded:
+    """Bring tensors [..., heads, length, width] of two or more axes to four axes.
+
+    Leading axes broadcast, as in PyTorch. So does the axis of heads, unless `enable_gqa` gives it
+    another meaning. Under autocast, tensors of different dtypes take that of autocast.
+
+    Raises:
+        TypeError, ValueError: for tensors of fewer axes, or leading axes that do not broadcast.
+    """
+    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name}: expected a torch tensor, got {type(tensor).__name__}")
+        if tensor.ndim < 2:
+            raise ValueError(
+                f"{name}: expected shape [..., heads, length, width], got {tuple(tensor.shape)}"
+            )
+    if key.dtype != query.dtype or (value is not None and value.dtype != query.dtype):
+        device = query.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    given = list(tensors.values())
+    share_heads = enable_gqa or maps > 1
+    if all(x.ndim == 4 for x in given) and all(
+        x.shape[0] == query.shape[0] and (share_heads or x.shape[1] == query.shape[1])
+        for x in given
+    ):
+        return Folded(given[0], given[1], given[2] if value is not None else None, attn_mask, None)
+
+    rank = max(x.ndim for x in given)
+    given = [x if x.ndim > 2 else x[None] for x in given]
+    try:
+        leading = torch.broadcast_shapes(*(x.shape[:-3] for x in given))
+    except RuntimeError:
+        shapes = ", ".join(str(tuple(x.shape)) for x in tensors.values())
+        raise ValueError(
+            f"query, key, value: expected leading axes that broadcast, got shapes {shapes}"
+        ) from None
+    counts = {x.shape[-3] for x in given} - {1}
+    if not share_heads and len(counts) == 1:
+        (heads,) = counts
+        given = [x.expand(*x.shape[:-3], heads, *x.shape[-2:]) for x in given]
+    given = [_one_batch(x, leading) for x in given]
+    if isinstance(attn_mask, Tensor) and len(leading) > 1 and attn_mask.ndim > 3:
+        attn_mask = _one_batch(attn_mask, leading)
+    return Folded(
+        given[0],
+        given[1],
+        given[2] if value is not None else None,
+        attn_mask,
+        tuple(leading),
+        has_heads=rank > 2,
+    )
+
+
+def _one_batch(tensor: Tensor, leading: torch.Size) -> Tensor:
+    """Broadcast the leading axes and join them into one."""
+    tensor = tensor.expand(*leading, *tensor.shape[-3:])
+    return tensor.flatten(0, -4) if leading else tensor[None]
 
 
 def check(
@@ -90,7 +182,7 @@ def check(
     key: Tensor,
     value: Tensor | None,
     *,
-    mask: Tensor | None,
+    attn_mask: Tensor | None,
     is_causal: bool,
     alignment: Alignment,
     scale: float | None,
@@ -102,12 +194,13 @@ def check(
     dropout: float,
     maps: int = 1,
 ) -> Problem:
-    """Check every argument, before any kernel runs, and bring them into one form.
+    """Check every argument before any kernel runs, and bring them into one form.
 
-    `maps` is how many heads of queries and keys there are to one of values.
+    Tensors are [batch, heads, length, width]; see `fold` for other ranks. `maps` is the number of
+    query and key heads per value head.
 
     Raises:
-        TypeError, ValueError: with the name of the argument, what was expected and what came.
+        TypeError, ValueError: naming the argument, what was expected and what came.
     """
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     for name, tensor in tensors.items():
@@ -137,8 +230,8 @@ def check(
         _check_number("softcap", softcap)
         if softcap <= 0:
             raise ValueError(f"softcap: expected a number above 0, got {softcap!r}")
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout_p: expected a number in [0, 1), got {dropout!r}")
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout_p: expected a number from 0 to 1, got {dropout!r}")
     if alignment not in ("upper_left", "lower_right"):
         raise ValueError(f"alignment: expected 'upper_left' or 'lower_right', got {alignment!r}")
     if sink_role not in ("key", "apart"):
@@ -149,15 +242,15 @@ def check(
         raise ValueError(f"window: expected at least 1, got {window}")
     if sink is not None:
         _check_sink(sink, query)
-    if mask is not None:
-        mask = _check_mask(mask, query, (batch, heads, queries, keys))
+    if attn_mask is not None:
+        attn_mask = _check_mask(attn_mask, query, (batch, heads, queries, keys))
 
     reach = -1 if window is None else window - 1
     return Problem(
         query,
         key,
         value,
-        mask,
+        attn_mask,
         sink,
         float(scale),
         0.0 if softcap is None else float(softcap),
@@ -196,7 +289,7 @@ def _check_sink(sink: Any, query: Tensor) -> None:
         raise TypeError(f"sink: expected a floating tensor, got {getattr(sink, 'dtype', sink)!r}")
     if tuple(sink.shape) != (query.shape[1],):
         raise ValueError(
-            f"sink: expected one logit a query head, shape ({query.shape[1]},), "
+            f"sink: expected one logit per query head, shape ({query.shape[1]},), "
             f"got {tuple(sink.shape)}"
         )
     _check_device("sink", sink, query)
@@ -205,15 +298,15 @@ def _check_sink(sink: Any, query: Tensor) -> None:
 def _check_mask(mask: Any, query: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask: expected a boolean or floating tensor, got {came}")
+        raise TypeError(f"attn_mask: expected a boolean or floating tensor, got {came}")
     if mask.is_floating_point() and mask.dtype not in FLOATING:
-        raise TypeError(f"mask: expected a boolean or floating tensor, got {mask.dtype}")
-    _check_device("mask", mask, query)
+        raise TypeError(f"attn_mask: expected a boolean or floating tensor, got {mask.dtype}")
+    _check_device("attn_mask", mask, query)
     try:
         return mask.broadcast_to(shape)
     except RuntimeError:
         raise ValueError(
-            f"mask: expected a shape that broadcasts to {shape}, got {tuple(mask.shape)}"
+            f"attn_mask: expected a shape that broadcasts to {shape}, got {tuple(mask.shape)}"
         ) from None
 
 

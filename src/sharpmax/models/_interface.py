@@ -299,7 +299,7 @@ def _translated(
     if bias is not None:
         mask = _with_bias(mask, bias)
     options = {
-        "mask": mask,
+        "attn_mask": mask,
         "is_causal": is_causal,
         "scale": call.scaling,
         "softcap": call.softcap,

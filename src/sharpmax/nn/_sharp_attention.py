@@ -107,7 +107,7 @@ class SharpAttention(nn.MultiheadAttention):
         arguments: dict[str, Any] = {
             "policy": self.policy,
             "normaliser": self.normaliser,
-            "mask": mask,
+            "attn_mask": mask,
             "is_causal": hint,
             "detach_temperature": self.detach_temperature,
             "dropout_p": self.dropout if self.training else 0.0,

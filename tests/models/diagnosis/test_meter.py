@@ -23,7 +23,7 @@ def problem(mask: Tensor | None = None, sink: Tensor | None = None, **options: b
     query = torch.randn(1, 4, LENGTH, 8, generator=generator)
     key = torch.randn(1, 2, LENGTH, 8, generator=generator)
     return problems.check(
-        query, key, None, mask=mask, is_causal=options.get("is_causal", True),
+        query, key, None, attn_mask=mask, is_causal=options.get("is_causal", True),
         alignment="upper_left", scale=1.0, softcap=None, sink=sink, sink_role="key", window=None,
         enable_gqa=True, dropout=0.0,
     )  # fmt: skip

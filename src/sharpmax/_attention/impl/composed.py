@@ -99,9 +99,9 @@ def _boolean_mask(problem: Problem, with_window: bool) -> Tensor | None:
 
 def _unsupported_mask(mask: Tensor) -> str | None:
     if mask.requires_grad:
-        return "mask: a bias that wants a gradient has to be multiplied by beta row by row"
+        return "attn_mask: a bias that wants a gradient has to be multiplied by beta row by row"
     if torch.compiler.is_compiling():
-        return "mask: whether a floating mask is more than 0 and -inf cannot be seen in compilation"
+        return "attn_mask: compilation cannot tell whether it holds more than 0 and -inf"
     if bool(((mask == 0) | (mask <= masked_below(mask.dtype))).all()):
         return None
-    return "mask: a bias (more than 0 and -inf) has to be multiplied by beta row by row"
+    return "attn_mask: a bias (more than 0 and -inf) has to be multiplied by beta row by row"

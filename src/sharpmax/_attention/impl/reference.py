@@ -45,7 +45,7 @@ def attend_normalised(problem: Problem, normaliser: Normaliser) -> Tensor:
         raise NotImplementedError(f"softcap: normaliser {name} has no logits to cap")
     bias, visible = _bias_and_visibility(problem)
     if bias is not None and bool((bias != 0).any()):
-        raise NotImplementedError(f"mask: normaliser {name} has no logits to add a bias to")
+        raise NotImplementedError(f"attn_mask: normaliser {name} has no logits to add a bias to")
     query, key = _promoted(problem)
     return _mixed(problem, normaliser(query, key, scale=problem.scale, visible=visible))
 
