@@ -12,10 +12,9 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sharpmax.models import Window
-from sharpmax.models._calibration.parameters import Family, FamilyName
+from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._handle import Sharpened
 from sharpmax.models._inspect import attention_layers
-from sharpmax.models._rule import Rule
 
 HEADS, WIDTH = 2, 8
 
@@ -42,7 +41,7 @@ def whole() -> LlamaForCausalLM:
 
 
 def distance(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
-    """How far the next tokens are from those of the model that is not spoilt, a window a number."""
+    """How far the next tokens are from those of the intact model, one number per window."""
     ids = torch.tensor([window.ids for window in windows])
     theirs = whole()(input_ids=ids).logits.log_softmax(-1)
     ours = model(input_ids=ids).logits.log_softmax(-1)
@@ -59,9 +58,9 @@ def some_windows(count: int = 8, seed: int = 1, length: int = 12) -> list[Window
 @contextmanager
 def opened(
     model: LlamaForCausalLM, family: FamilyName, flatten: bool = False
-) -> Iterator[tuple[Sharpened, Family]]:
-    """The model with rules that can be changed, and a family over all its heads."""
+) -> Iterator[tuple[Sharpened, HeadParameters]]:
+    """The model with rules that can be changed, and the parameters of all its heads."""
     layers = attention_layers(model)
     references = {layer.index: torch.ones(HEADS) for layer in layers}
-    with Sharpened(model, layers, {layer.index: Rule() for layer in layers}) as sharpened:
-        yield sharpened, Family(family, layers, flatten, references)
+    with Sharpened(model, layers) as sharpened:
+        yield sharpened, HeadParameters(family, layers, flatten, references)

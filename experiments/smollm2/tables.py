@@ -32,7 +32,7 @@ def load(results: Path) -> tuple[Diagnosis, Evaluation, dict[str, Calibration]]:
     """
     families = sorted((results / "families").glob("*.json"))
     return (
-        Diagnosis.from_json(results / "diagnosis.json"),
+        Diagnosis.load(results / "diagnosis.json"),
         Evaluation.load(results / "evaluation.json"),
         {path.stem: Calibration.load(path) for path in families},
     )

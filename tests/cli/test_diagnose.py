@@ -39,7 +39,7 @@ def test_measures_itself_and_writes_a_report(
     assert "llama (float32, sdpa): 8 heads, 2 inputs" in said
     assert "lengths 16, 64, 256" in said
     assert f"Report: {Path('deep/er.html')}" in said
-    diagnosis = Diagnosis.from_json(tmp_path / "new/figures.json")
+    diagnosis = Diagnosis.load(tmp_path / "new/figures.json")
     assert diagnosis.lengths == (16, 64, 256)
     assert diagnosis.source.startswith("the source code of sharpmax")
     page = (tmp_path / "deep/er.html").read_text(encoding="utf-8")
@@ -55,23 +55,23 @@ def test_a_text_and_its_pieces(model: Path, tmp_path: Path) -> None:
     assert (
         _run(model, *options, "--lengths", "100,200", "--inputs", "3", "--dtype", "bfloat16") == 0
     )
-    diagnosis = Diagnosis.from_json("a.json")
+    diagnosis = Diagnosis.load("a.json")
     assert (diagnosis.inputs, diagnosis.sink, diagnosis.rows) == (3, True, 5)
     assert diagnosis.dtype == "bfloat16"
     assert diagnosis.source == "text of book.txt"
     # As far as text and positions go.
     assert _run(model, *options) == 0
-    assert Diagnosis.from_json("a.json").lengths == (128, 256, 512)
+    assert Diagnosis.load("a.json").lengths == (128, 256, 512)
     book.write_text("To be, or not to be?", encoding="utf-8")
     assert _run(model, *options) == 0
-    assert Diagnosis.from_json("a.json").lengths == (10, 20)
+    assert Diagnosis.load("a.json").lengths == (10, 20)
     drawn = {path.name for path in Path("drawn").iterdir()}
     assert drawn == {"slopes.png", "entropy.png", "critical.png"}
 
 
 def test_the_prompt_of_the_paper(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(model, "--prompt", "maximum", "--inputs", "3", "--json", "a.json") == 0
-    diagnosis = Diagnosis.from_json("a.json")
+    diagnosis = Diagnosis.load("a.json")
     # 128 elements would be more tokens than the model has positions.
     assert (diagnosis.lengths, diagnosis.unit) == ((8, 16, 32, 64), "elements")
     assert diagnosis.tokens[-1] > 64 * 4

@@ -34,7 +34,7 @@ def test_the_status_tells_what_happens() -> None:
     model = fresh()
     sharpened = sharpmax.sharpen(model, {1: POLICY})
     left_alone, sharp = sharpened.status()
-    assert (left_alone.implementation, left_alone.why_not) == (STOCK, "no policy for it")
+    assert (left_alone.implementation, left_alone.why_not) == (STOCK, "no policy")
     assert (sharp.implementation, sharp.why_not, sharp.policy) == (NOT_CALLED, None, POLICY)
     assert repr(sharpened) == "Sharpened(LlamaForCausalLM: 1 of 2 attention layers)"
     answer(model)
@@ -124,7 +124,7 @@ def test_disabled_after_restore_stays_restored() -> None:
 def test_disabled_gives_way_to_nobody() -> None:
     model = fresh()
     sharpened = sharpmax.sharpen(model, POLICY)
-    with pytest.raises(CannotSharpenError, match="is sharpened already"), sharpened.disabled():
+    with pytest.raises(CannotSharpenError, match="is already sharpened"), sharpened.disabled():
         other = sharpmax.sharpen(model, Hard())
     assert not sharpened.active
     assert [row.policy for row in other.status()] == [Hard(), Hard()]
@@ -144,7 +144,7 @@ def test_nothing_changed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(ATTRIBUTE in module.__dict__ for module in model.modules())
 
 
-def test_a_part_that_was_missed_is_told() -> None:
+def test_a_layer_that_was_missed_is_told() -> None:
     model = fresh()
     # A copy that transformers does not know of.
     model.model.layers[1].self_attn.config = copy.deepcopy(model.config)
@@ -156,7 +156,7 @@ def test_a_part_that_was_missed_is_told() -> None:
     sharpmax.sharpen(model, POLICY, layers=0).restore()
 
 
-def test_a_closed_part_is_told() -> None:
+def test_a_layer_that_cannot_be_reached_is_told() -> None:
     model = BY_NAME["siglip"].build(vision_use_head=True)
     with pytest.warns(UserWarning, match=r"not sharpened: head.attention: MultiheadAttention"):
         sharpened = sharpmax.sharpen(model, POLICY)
@@ -192,7 +192,7 @@ def test_a_model_of_several_parts() -> None:
         assert not torch.equal(logits(), before)
         rows = sharpened.status()
         assert [row.kind for row in rows] == ["encoder", "encoder", "global", "global"]
-        assert [row.why_not for row in rows] == ["no policy for it"] * 2 + [None] * 2
+        assert [row.why_not for row in rows] == ["no policy"] * 2 + [None] * 2
         assert [part._attn_implementation for part in parts] == [NAME, NAME, MASKED]
     assert [part._attn_implementation for part in parts] == names
     assert torch.equal(logits(), before)

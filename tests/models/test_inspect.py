@@ -4,7 +4,13 @@ import pytest
 import transformers as hf
 
 from model_families import BY_NAME, FAMILIES, TINY, Family, indexed, shared
-from sharpmax.models._inspect import attention_layers, chooses_keys, configs, own_temperatures
+from sharpmax.models._inspect import (
+    CannotSharpenError,
+    attention_layers,
+    check_reachable,
+    configs,
+    own_temperatures,
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -12,37 +18,39 @@ def test_layers_of_every_family(family: Family) -> None:
     layers = attention_layers(shared(family.name))
     assert tuple(layer.kind for layer in layers) == family.kinds
     assert [layer.index for layer in layers] == list(range(len(layers)))
-    assert all(layer.closed is None and layer.heads == 4 for layer in layers)
-    assert chooses_keys(layers) is None
+    assert all(layer.unreachable is None and layer.heads == 4 for layer in layers)
+    check_reachable(shared(family.name), layers)
 
 
-def test_a_layer_that_computes_its_attention_itself_is_closed() -> None:
+def test_a_layer_that_computes_its_attention_itself_cannot_be_reached() -> None:
     *layers, pooling = attention_layers(BY_NAME["siglip"].build(vision_use_head=True))
-    assert all(layer.closed is None for layer in layers)
+    assert all(layer.unreachable is None for layer in layers)
     assert pooling.name == "head.attention"
-    assert pooling.closed is not None
-    assert "MultiheadAttention computes its attention itself" in pooling.closed
+    assert pooling.unreachable is not None
+    assert (
+        "MultiheadAttention does not use transformers' attention interface" in pooling.unreachable
+    )
 
 
-def test_a_layer_that_has_its_own_attention_under_the_same_name_is_closed(
+def test_a_layer_that_has_its_own_attention_under_the_same_name_cannot_be_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = hf.AttentionInterface()
     own["sdpa"] = lambda *_: None
     monkeypatch.setattr("transformers.models.llama.modeling_llama.ALL_ATTENTION_FUNCTIONS", own)
     layers = attention_layers(shared("llama"))
-    assert all("replaces PyTorch's attention" in str(layer.closed) for layer in layers)
+    assert all("replaces PyTorch's attention" in str(layer.unreachable) for layer in layers)
 
 
-def test_a_layer_without_a_configuration_is_closed() -> None:
+def test_a_layer_without_a_configuration_cannot_be_reached() -> None:
     model = BY_NAME["llama"].build()
     del model.model.layers[1].self_attn.config
     first, second = attention_layers(model)
-    assert first.closed is None
-    assert second.closed == "LlamaAttention has no configuration that says which attention to use"
+    assert first.unreachable is None
+    assert second.unreachable == "LlamaAttention has no configuration that names its attention"
 
 
-def test_layers_that_do_not_agree_and_parts_of_layers() -> None:
+def test_layers_that_differ_and_submodules_of_layers() -> None:
     config = hf.Gemma4TextConfig(
         **TINY, hidden_size_per_layer_input=8, vocab_size_per_layer_input=32, sliding_window=4,
         layer_types=["sliding_attention", "full_attention"],
@@ -50,13 +58,14 @@ def test_layers_that_do_not_agree_and_parts_of_layers() -> None:
     layers = attention_layers(hf.Gemma4ForCausalLM(config))
     assert [layer.kind for layer in layers] == ["sliding", "global"]
     neomme = hf.AutoModel.from_config(hf.AutoConfig.for_model("neomme", **TINY))
-    # A part of each layer is called an attention as well.
-    assert [layer.closed for layer in attention_layers(neomme)] == [None, None]
+    # A submodule of each layer is called an attention as well.
+    assert [layer.unreachable for layer in attention_layers(neomme)] == [None, None]
 
 
 def test_layers_that_choose_their_keys_are_found() -> None:
     model = indexed()
-    assert chooses_keys(attention_layers(model)) == ("model.layers.0.self_attn", "indices")
+    with pytest.raises(CannotSharpenError, match=r"layers.0.self_attn .* keys \(indices=\)"):
+        check_reachable(model, attention_layers(model))
 
 
 def test_every_configuration_is_found_once() -> None:
@@ -81,9 +90,7 @@ def test_temperatures_of_their_own_are_told() -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4,
             "original_max_position_embeddings": 16}  # fmt: skip
     model = BY_NAME["llama"].build(rope_parameters=yarn, max_position_embeddings=64)
-    assert own_temperatures(model) == (
-        "llama: yarn scales the logits for contexts that it extends",
-    )
+    assert own_temperatures(model) == ("llama: yarn scales the logits of extended contexts",)
     ministral = hf.Ministral3ForCausalLM(hf.Ministral3Config(**TINY))
     assert any("llama_4_scaling_beta" in note for note in own_temperatures(ministral))
     beam = hf.BeamConfig(
@@ -91,7 +98,7 @@ def test_temperatures_of_their_own_are_told() -> None:
         n_group=2, topk_group=1, mlp_layer_types=["dense", "dense"],
     )  # fmt: skip
     assert own_temperatures(hf.BeamForCausalLM(beam)) == (
-        "beam: layers without rotary positions scale queries with theirs",
+        "beam: layers without rotary positions scale queries with their position",
     )
 
 

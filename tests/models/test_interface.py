@@ -202,12 +202,14 @@ def test_half_precision(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_uses_its_part_of_the_rule(rank: int) -> None:
+def test_a_rank_uses_its_slice_of_the_rule(rank: int) -> None:
     rule = Rule.make(Exponential([0.1, 0.5, 0.9, 1.3]), count=4, gain=[1.0, 2.0, 3.0, 4.0])
     whole, part = module(), module()
     whole.__dict__[ATTRIBUTE] = Attachment(0, rule, heads=4)
     mine = slice(2 * rank, 2 * rank + 2)
-    part.__dict__[ATTRIBUTE] = Attachment(0, rule, heads=4, local=rule.part(mine.start, mine.stop))
+    part.__dict__[ATTRIBUTE] = Attachment(
+        0, rule, heads=4, local=rule.between(mine.start, mine.stop)
+    )
     query, key, value = tensors()
     expected, _ = attention_forward(whole, query, key, value, None)
     output, _ = attention_forward(

@@ -7,7 +7,7 @@ import pytest
 from model_families import BY_NAME, shared
 from sharpmax.models import CannotSharpenError
 from sharpmax.models._inspect import attention_layers
-from sharpmax.models._plan import plan
+from sharpmax.models._sharpen import plan
 from sharpmax.policies import Constant, Exponential, Identity, Policy
 
 POLICY = Exponential(1.0)
@@ -16,8 +16,9 @@ POLICY = Exponential(1.0)
 def policies(
     name: str, policy: object, which: Any = None, heads: Any = None
 ) -> list[Policy | None]:
-    rules = plan(attention_layers(shared(name)), policy, which, heads)
-    return [rules[index].policy for index in sorted(rules)]
+    layers = attention_layers(shared(name))
+    rules = plan(layers, policy, which, heads)
+    return [rules[layer.index].policy if layer.index in rules else None for layer in layers]
 
 
 def test_layers_by_index_name_and_kind() -> None:
@@ -64,12 +65,12 @@ def test_what_cannot_be_meant(arguments: Any, error: type[Exception], said: str)
         policies("llama", *arguments)
 
 
-def test_a_closed_layer_that_is_asked_for_is_refused() -> None:
+def test_a_chosen_layer_that_cannot_be_reached_is_refused() -> None:
     layers = attention_layers(BY_NAME["siglip"].build(vision_use_head=True))
     assert sorted(plan(layers, POLICY, None, None)) == [0, 1]
     assert sorted(plan(layers, {"encoder": POLICY}, None, None)) == [0, 1]
     for arguments in ((POLICY, [2]), ({2: POLICY}, None), ({"head.attention": POLICY}, None)):
         with pytest.raises(
-            CannotSharpenError, match=r"head.attention: MultiheadAttention computes"
+            CannotSharpenError, match=r"head.attention: MultiheadAttention does not use"
         ):
             plan(layers, *arguments, None)

@@ -61,10 +61,10 @@ def test_recording_ends_with_restore_and_gradients_pass() -> None:
 def test_what_cannot_be_recorded_is_refused() -> None:
     model = shared("llama")
     wrong: Any = print
-    with pytest.raises(TypeError, match=r"recorder: expected something with a method record"):
+    with pytest.raises(TypeError, match=r"recorder: expected an object with a method record"):
         record(model, wrong)
     with (
         sharpmax.sharpen(model, Exponential(1.0)),
-        pytest.raises(CannotSharpenError, match="is sharpened already"),
+        pytest.raises(CannotSharpenError, match="is already sharpened"),
     ):
         record(model, Rows())

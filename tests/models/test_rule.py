@@ -65,21 +65,21 @@ def test_a_parameter_that_learns_goes_on_learning() -> None:
     assert (strength.grad != 0).tolist() == [True, False, False]
 
 
-def test_a_part_of_the_heads() -> None:
+def test_a_slice_of_the_heads() -> None:
     rule = Rule.make(
         Monotone(np.arange(8.0).reshape(4, 2), np.ones((4, 2))), count=4, gain=range(4)
-    ).part(1, 3)
+    ).between(1, 3)
     assert isinstance(rule.policy, Monotone)
     assert rule.policy.entropies.tolist() == [[2.0, 3.0], [4.0, 5.0]]
     assert rule.gain is not None
     assert rule.gain.tolist() == [1.0, 2.0]
     # What is not over heads stays whole, even if it has as many entries as there are heads.
     knots = Monotone((0.0, 1.0, 2.0, 3.0), (1.0, 1.0, 2.0, 3.0))
-    assert Rule.make(knots, count=4).part(0, 2).policy == knots
+    assert Rule.make(knots, count=4).between(0, 2).policy == knots
     polynomial = Polynomial((1.0, 2.0, 3.0, 4.0), threshold=[0.1, 0.2, 0.3, 0.4])
-    part = Rule.make(polynomial, count=4).part(2, 4).policy
+    part = Rule.make(polynomial, count=4).between(2, 4).policy
     assert part == Polynomial((1.0, 2.0, 3.0, 4.0), threshold=[0.3, 0.4])
-    chosen = Rule.make(Hard(), count=4, heads=[3]).part(2, 4).chosen
+    chosen = Rule.make(Hard(), count=4, heads=[3]).between(2, 4).chosen
     assert chosen is not None
     assert chosen.tolist() == [False, True]
 

@@ -1,5 +1,35 @@
-"""Attention with a temperature policy: `api` checks and dispatches, `impl` holds the ways."""
+"""Attention with a temperature policy: `api` checks and dispatches, `impl` implements.
 
-from sharpmax._attention.api import attention, attention_statistics
+`attention` and `attention_statistics` are public. Rooms above that look at one attention in several
+ways check its arguments once and use the result: `fold` and `check` make a `Problem`, `attend` and `measure`
+run it, `choose` names the implementation, and `logits_and_visibility` materialises its rows, of
+which no more than `LOGITS_AT_ONCE` logits should be in memory at a time.
+"""
 
-__all__ = ["attention", "attention_statistics"]
+from sharpmax._attention.api import (
+    Implementation,
+    attend,
+    attention,
+    attention_statistics,
+    choose,
+    measure,
+)
+from sharpmax._attention.impl.composed import LOGITS_AT_ONCE
+from sharpmax._attention.impl.reference import logits_and_visibility
+from sharpmax._attention.problem import Problem, SinkRole, check, fold, masked_below
+
+__all__ = [
+    "LOGITS_AT_ONCE",
+    "Implementation",
+    "Problem",
+    "SinkRole",
+    "attend",
+    "attention",
+    "attention_statistics",
+    "check",
+    "choose",
+    "fold",
+    "logits_and_visibility",
+    "masked_below",
+    "measure",
+]

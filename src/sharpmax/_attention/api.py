@@ -175,11 +175,7 @@ def attention(
         output, statistics = _attend_normalised(impl, problem, normaliser, return_statistics)
     else:
         assert policy is not None
-        if isinstance(policy, Hard) and sink is not None and sink_role == "apart":
-            raise ValueError("sink_role: expected 'key' with Hard, since beta is infinite")
-        chosen = _choose(impl, problem, policy, detach_temperature)
-        output, statistics = chosen.attend(problem, policy, detach_temperature)
-        policy.check_statistics(statistics)
+        output, statistics = attend(problem, policy, impl, detach_temperature)
     output = folded.unfold(output)
     if not return_statistics:
         return output
@@ -235,9 +231,27 @@ def attention_statistics(
         enable_gqa=enable_gqa,
         dropout=0.0,
     )
+    statistics = measure(problem, impl)
+    return RowStatistics(*(folded.unfold(entry) for entry in statistics))
+
+
+def attend(
+    problem: Problem, policy: Policy, impl: str = "auto", detach_temperature: bool = False
+) -> tuple[Tensor, RowStatistics]:
+    """Compute the output and the row statistics of a checked problem."""
+    if isinstance(policy, Hard) and problem.sink is not None and not problem.sink_counted:
+        raise ValueError("sink_role: expected 'key' with Hard, since beta is infinite")
+    chosen = _choose(impl, problem, policy, detach_temperature)
+    output, statistics = chosen.attend(problem, policy, detach_temperature)
+    policy.check_statistics(statistics)
+    return output, statistics
+
+
+def measure(problem: Problem, impl: str = "auto") -> RowStatistics:
+    """Compute the statistics of the untempered rows of a checked problem, without gradient."""
     with torch.no_grad():
         statistics: RowStatistics = _choose(impl, problem, None, True).measure(problem)
-    return RowStatistics(*(folded.unfold(entry) for entry in statistics))
+    return statistics
 
 
 def _check_rule(policy: object, normaliser: object, sink: object, detached: bool) -> None:
@@ -277,8 +291,8 @@ def _attend_normalised(
         return output, reference.measure(problem)
 
 
-def choice(impl: str, problem: Problem, policy: Policy, detach_temperature: bool) -> str:
-    """The name of the implementation that serves a problem."""
+def choose(impl: str, problem: Problem, policy: Policy, detach_temperature: bool) -> str:
+    """Return the name of the implementation that `attend` uses for a checked problem."""
     chosen = _choose(impl, problem, policy, detach_temperature)
     return next(name for name, module in IMPLEMENTATIONS.items() if module is chosen)
 

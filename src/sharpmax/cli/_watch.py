@@ -127,9 +127,8 @@ def load(
     import torch
 
     from sharpmax.models import load_model
-    from sharpmax.models._inspect import attention_layers, own_temperatures
+    from sharpmax.models._inspect import attention_layers, check_causal_lm, own_temperatures
     from sharpmax.models._load import SMOLLM2
-    from sharpmax.models._sharpen import check_causal_lm
 
     here = model == SMOLLM2 or Path(model).exists()
     with console.status(f"Loading {model}"), quiet(bars=not here):

@@ -113,7 +113,7 @@ def diagnose(
         drawn = {} if pictures is None else draw_diagnosis(pictures, measured)
     lines = [measured.summary(limit=_SHOWN), ""]
     lines += [f"Picture: {path}" for path in drawn.values()]
-    lines += [] if json is None else [f"Figures: {measured.to_json(json)}"]
+    lines += [] if json is None else [f"Figures: {measured.save(json)}"]
     for line in (*lines, f"Report: {report}"):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
@@ -218,7 +218,7 @@ def _check_positions(model: Any, longest: int, limit: int, what: str = "got") ->
 
 def _positions(model: Any) -> int:
     """How many tokens the model takes; a number beyond all texts where it does not say."""
-    from sharpmax.models._diagnosis.diagnose import positions
+    from sharpmax.models._inspect import positions
 
     return positions(model) or sys.maxsize
 

@@ -1,14 +1,14 @@
-"""Hugging Face models: see how far their attention spreads, and keep it sharp."""
+"""Hugging Face models: measure how their attention spreads, and keep it sharp."""
 
 from sharpmax._extras import require
 
 transformers = require("transformers", extra="models", what="sharpmax.models")
 
-if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < (5, 21):
-    # Before, Gemma 2's own attention left its soft cap out in silence, and T5 could not be reached.
+if tuple(int(number) for number in transformers.__version__.split(".")[:2]) < (5, 21):
+    # Earlier versions silently drop the soft cap of Gemma 2, and T5 does not use the interface.
     raise ImportError(
-        f"sharpmax.models: expected transformers 5.21 or later, got {transformers.__version__}: "
-        "pip install 'sharpmax[models]'"
+        f"sharpmax.models: expected transformers 5.21 or later, got {transformers.__version__}; "
+        "run pip install 'sharpmax[models]'"
     )
 
 # After the checks above.
@@ -23,14 +23,18 @@ from sharpmax.models._calibration.objectives import (  # noqa: E402
     text_loss,
     text_splits,
 )
-from sharpmax.models._calibration.result import Calibration, LayerCalibration, OtherModelError  # noqa: E402
+from sharpmax.models._calibration.result import (  # noqa: E402
+    Calibration,
+    LayerCalibration,
+    OtherModelError,
+)
 from sharpmax.models._diagnosis.diagnose import diagnose  # noqa: E402
 from sharpmax.models._diagnosis.heads import Distribution, Head, HeadRecord  # noqa: E402
 from sharpmax.models._diagnosis.result import Diagnosis  # noqa: E402
 from sharpmax.models._handle import LayerStatus, Sharpened  # noqa: E402
+from sharpmax.models._inspect import CannotSharpenError  # noqa: E402
 from sharpmax.models._interface import Recorder  # noqa: E402
 from sharpmax.models._load import CannotLoadError, load_model  # noqa: E402
-from sharpmax.models._plan import CannotSharpenError  # noqa: E402
 from sharpmax.models._record import record  # noqa: E402
 from sharpmax.models._sharpen import sharpen  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""The name of the attention in a configuration: changed once, put back when nobody needs it."""
+"""The name of the attention in a configuration: changed once, restored when no model needs it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _KEY = "_attn_implementation_internal"
 
 @dataclass(eq=False)
 class Hold:
-    """A configuration whose attention is changed, and what it was.
+    """A configuration whose attention is changed, and its original setting.
 
-    Two models may share a configuration; the first that is sharpened finds the original, the last
-    that is restored puts it back.
+    Models may share a configuration: the first one that is sharpened stores the original, and the
+    last one that is restored puts it back.
     """
 
     config: Any
@@ -26,20 +26,20 @@ class Hold:
 
     @staticmethod
     def take(config: Any) -> Hold:
-        """Remember what a configuration says now, unless it is remembered already."""
+        """Store the setting of a configuration, unless another model has stored it."""
         with Hold._lock:
             hold = Hold._all.setdefault(id(config), Hold(config, config.__dict__[_KEY]))
             hold.holders += 1
             return hold
 
     def rename(self, original: str, names: dict[str, str]) -> None:
-        """Replace the name that the configuration has now, if it had the `original` one before."""
+        """Replace the current name if the stored one is `original`."""
         if self.original == original:
             now = self.config.__dict__[_KEY]
             self.config.__dict__[_KEY] = names.get(now, now)
 
     def release(self) -> None:
-        """Put the original back if nobody else holds it."""
+        """Restore the original if no other model holds the configuration."""
         with Hold._lock:
             self.holders -= 1
             if self.holders == 0:

@@ -1,4 +1,4 @@
-"""The attention layers of a model: which, of which kind, and whether a door leads to them."""
+"""Look at a model: find its attention layers, configurations, positions and ranks."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-Kind = Literal["global", "sliding", "chunked", "cross", "encoder"]
-KINDS: tuple[Kind, ...] = ("global", "sliding", "chunked", "cross", "encoder")
+from sharpmax._files import RefusedError
+from sharpmax.models import _model_families as families
+from sharpmax.models._model_families import Kind
 
 _INTERFACE = re.compile(r"ALL_ATTENTION_FUNCTIONS\s*(\.get_interface\(|\[)")
-_INDICES = re.compile(r"\b(\w*indices)=")
-_HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
-_CROSS_NAMES = (
-    "encoder_attn",
-    "encdecattention",
-    "crossattention",
-    "cross_attn",
-    "cross_attention",
-)
+_SETTING = "_attn_implementation_internal"
+"""Where a configuration keeps the name of its attention."""
+
+
+class CannotSharpenError(RefusedError):
+    """Raised for a model, or a chosen layer, whose attention cannot be sharpened."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +32,14 @@ class Layer:
     """An attention layer of a model.
 
     Attributes:
-        index: its place among the attention layers, in the order of `model.named_modules()`; in a
-            decoder-only model without other kinds of layers, the number of the layer.
-        name: of the module.
+        index: position among the attention layers, in the order of `model.named_modules()`. In a
+            decoder-only model without other kinds of layers, this is the number of the layer.
+        name: name of the module.
         module: the module.
-        kind: "global" (causal, over everything before), "sliding" or "chunked" (causal, over what
-            is near), "cross" (over another sequence), or "encoder" (in both directions).
-        heads: how many query heads it has on all ranks, where that can be seen.
-        closed: why no door leads to it, or None.
+        kind: "global" (causal, over all previous tokens), "sliding" or "chunked" (causal, over
+            nearby tokens), "cross" (over another sequence), or "encoder" (in both directions).
+        heads: number of query heads on all ranks, or None if the module does not say.
+        unreachable: why the layer cannot be sharpened, or None.
     """
 
     index: int
@@ -48,74 +47,169 @@ class Layer:
     module: nn.Module
     kind: Kind
     heads: int | None
-    closed: str | None
+    unreachable: str | None
+
+
+def inner_model(model: object) -> PreTrainedModel:
+    """Return the transformers model that `model` is or contains.
+
+    Raises:
+        TypeError: there is not exactly one.
+    """
+    found = []
+    if isinstance(model, nn.Module):
+        inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+        nested = {id(part) for each in inside for part in each.modules() if part is not each}
+        found = [each for each in inside if id(each) not in nested]
+    if len(found) != 1:
+        raise TypeError(
+            "model: expected a transformers model, or a module that contains exactly one, "
+            f"got {type(model).__name__} with {len(found)}"
+        )
+    return found[0]
 
 
 def attention_layers(model: PreTrainedModel) -> list[Layer]:
-    """The attention layers of a model, in the order of its modules."""
+    """Return the attention layers of a model, in the order of its modules."""
     found: list[tuple[str, nn.Module, str | None]] = []
     for name, module in model.named_modules():
         if isinstance(module, PreTrainedModel):
-            # The base class mentions the interface without having an attention.
+            # The base class mentions the interface but has no attention of its own.
             continue
-        if _goes_through_interface(module):
-            found.append((name, module, _closed(module)))
+        if _uses_interface(module):
+            found.append((name, module, _unreachable(module)))
         elif found and name.startswith(found[-1][0] + "."):
-            # A part of the layer before.
+            # A submodule of the previous layer.
             continue
         elif _looks_like_attention(module):
-            reason = f"{type(module).__name__} computes its attention itself, not by the interface"
+            reason = f"{type(module).__name__} does not use transformers' attention interface"
             found.append((name, module, reason))
     return [
-        Layer(index, name, module, _kind(name, module), _heads(module), closed)
-        for index, (name, module, closed) in enumerate(found)
-    ]
+        Layer(
+            index, name, module, families.layer_kind(name, module, _source_of(module)),
+            families.head_count(module), reason,
+        )
+        for index, (name, module, reason) in enumerate(found)
+    ]  # fmt: skip
 
 
 def configs(model: PreTrainedModel) -> list[Any]:
-    """Every configuration that says which attention is used: of submodels, layers and parts."""
+    """Return every configuration that names an attention: of the model, submodels and layers."""
     found: dict[int, Any] = {}
     waiting = [getattr(module, "config", None) for module in model.modules()]
     while waiting:
         config = waiting.pop()
-        if not hasattr(config, "_attn_implementation_internal") or id(config) in found:
+        if not hasattr(config, _SETTING) or id(config) in found:
             continue
         found[id(config)] = config
         waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
     return list(found.values())
 
 
-def chooses_keys(layers: list[Layer]) -> tuple[str, str] | None:
-    """The first layer that tells its attention which keys to take, and the name of the argument."""
-    for layer in layers:
-        if layer.closed is None and (match := _INDICES.search(_source_of(layer.module))):
-            return layer.name, match.group(1)
-    return None
-
-
 def own_temperatures(model: PreTrainedModel) -> tuple[str, ...]:
-    """What is known of a model that changes its temperature with the length, a line a reason."""
-    notes = []
-    for config in configs(model):
-        kind = config.model_type
-        if _read(config, "attn_temperature_tuning"):
-            notes.append(f"{kind}: attn_temperature_tuning scales queries with their position")
-        if _read(config, "log_scaling_n_floor") is not None:
-            notes.append(f"{kind}: log_scaling_n_floor scales queries with their position")
-        if kind == "beam":
-            # Nothing in its configuration says so.
-            notes.append(f"{kind}: layers without rotary positions scale queries with theirs")
-        for settings in _dictionaries(_read(config, "rope_parameters")):
-            if settings.get("llama_4_scaling_beta"):
-                notes.append(f"{kind}: llama_4_scaling_beta scales queries with their position")
-            if settings.get("rope_type") in ("yarn", "longrope"):
-                name = settings["rope_type"]
-                notes.append(f"{kind}: {name} scales the logits for contexts that it extends")
+    """Return how the model itself changes its temperature with the length, one line per reason."""
+    notes = (note for config in configs(model) for note in families.temperature_notes(config))
     return tuple(dict.fromkeys(notes))
 
 
-def _goes_through_interface(module: nn.Module) -> bool:
-    """Whether a module looks its attention up in transformers' interface."""
+def positions(model: PreTrainedModel) -> int | None:
+    """Return the number of positions of a model, or None if its configuration does not say."""
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:
+        return None
+    return limit - families.first_position(model)
+
+
+def embedding(model: PreTrainedModel) -> Tensor:
+    """Return the embedding matrix of the tokens."""
+    table: Any = model.get_input_embeddings()
+    weight: Tensor = table.weight
+    return weight
+
+
+def tensor_parallel(model: PreTrainedModel) -> tuple[int, int]:
+    """Return the number of ranks that share the heads, and the rank of this process."""
+    mesh = getattr(model, "_device_mesh", None)
+    if mesh is None:
+        return 1, 0
+    names = getattr(mesh, "mesh_dim_names", None) or ()
+    if "tp" in names and len(names) > 1:
+        mesh = mesh["tp"]
+    elif names and "tp" not in names:
+        return 1, 0
+    return int(mesh.size()), int(mesh.get_local_rank())
+
+
+def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
+    """Raise `CannotSharpenError` if no layer can be sharpened, or none without a wrong result."""
+    name = type(model).__name__
+    if not layers:
+        raise CannotSharpenError(f"{name}: expected a model with attention layers, found none")
+    for layer in layers:
+        argument = families.chosen_keys(_source_of(layer.module))
+        if argument and layer.unreachable is None:
+            raise CannotSharpenError(
+                f"{name}: {layer.name} restricts its attention to chosen keys ({argument}=), which "
+                "sharpened attention does not support; use a model without an indexer"
+            )
+    if all(layer.unreachable is not None for layer in layers):
+        raise CannotSharpenError(
+            f"{name}: no attention layer can be reached. {layers[0].unreachable}; use a model "
+            "whose attention goes through transformers' AttentionInterface"
+        )
+
+
+def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
+    """Raise `CannotSharpenError` unless the model predicts next tokens and can be sharpened."""
+    untyped: Any = model
+    if getattr(model.config, "is_encoder_decoder", False):
+        wrong, advice = "is an encoder-decoder", "use a decoder"
+    elif layers and all(layer.kind in ("encoder", "cross") for layer in layers):
+        wrong, advice = "attends to later tokens", "use a decoder"
+    elif untyped.get_output_embeddings() is None:
+        wrong, advice = "has no language-model head", "load it with AutoModelForCausalLM"
+    else:
+        check_reachable(model, layers)
+        return
+    raise CannotSharpenError(
+        f"{type(model).__name__}: expected a causal language model, such as LlamaForCausalLM, but "
+        f"this one {wrong}; {advice}"
+    )
+
+
+def check_one_rank(model: PreTrainedModel) -> None:
+    """Raise `NotImplementedError` if the heads are distributed over ranks."""
+    size, _ = tensor_parallel(model)
+    if size > 1:
+        raise NotImplementedError(
+            f"model: expected all heads of {type(model).__name__} on one rank, got {size} ranks; "
+            "load it without tensor parallelism"
+        )
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module, *, frozen: bool = False) -> Iterator[None]:
+    """Put a model into evaluation mode within a block, and restore the mode of every module.
+
+    Args:
+        model: the model.
+        frozen: also switch off the gradients of its weights.
+    """
+    training = [module for module in model.modules() if module.training]
+    learning = [weight for weight in model.parameters() if frozen and weight.requires_grad]
+    for weight in learning:
+        weight.requires_grad_(False)
+    model.eval()
+    try:
+        yield
+    finally:
+        for weight in learning:
+            weight.requires_grad_(True)
+        for module in training:
+            module.training = True
+
+
+def _uses_interface(module: nn.Module) -> bool:
     return _INTERFACE.search(_source_of(module)) is not None
 
 
@@ -126,7 +220,7 @@ def _source_of(module: nn.Module) -> str:
 
 @cache
 def _source(kind: Any) -> str:
-    """The source of a class and of those that it is made from, PyTorch's own left out."""
+    """Return the source of a class and its bases, without PyTorch's own."""
     text = ""
     for owner in kind.__mro__:
         if owner.__module__.startswith("torch.") or owner is object:
@@ -134,74 +228,30 @@ def _source(kind: Any) -> str:
         try:
             text += inspect.getsource(owner)
         except (OSError, TypeError):
-            # A class that was made at run time has no source: nothing can be said of it.
+            # A class that was made at run time has no source.
             continue
     return text
 
 
-def _closed(module: nn.Module) -> str | None:
-    """Why a module that uses the interface would not find the door there."""
-    if not hasattr(getattr(module, "config", None), "_attn_implementation_internal"):
-        return f"{type(module).__name__} has no configuration that says which attention to use"
+def _unreachable(module: nn.Module) -> str | None:
+    """Return why a module that uses the interface would not find our attention there."""
+    name = type(module).__name__
+    if not hasattr(getattr(module, "config", None), _SETTING):
+        return f"{name} has no configuration that names its attention"
     interface = getattr(sys.modules.get(type(module).__module__), "ALL_ATTENTION_FUNCTIONS", None)
     if "sdpa" in getattr(interface, "_local_mapping", {}):
-        return f"{type(module).__name__} replaces PyTorch's attention by one of its own"
+        return f"{name} replaces PyTorch's attention with its own"
     return None
 
 
 def _looks_like_attention(module: nn.Module) -> bool:
-    """Whether a module is an attention that no part of it hands to the interface."""
-    if not re.search("attention|attn", type(module).__name__, re.IGNORECASE):
+    """Tell whether a module is an attention, no submodule of which uses the interface."""
+    name = type(module).__name__
+    if not re.search("attention|attn", name, re.IGNORECASE):
         return False
-    if not any(True for _ in module.parameters()):
+    if re.search("Output|Norm|Embedding|Bias|Pooler|Mask", name):
         return False
-    parts = [part for part in module.modules() if part is not module]
-    return not any(
-        _goes_through_interface(part) or re.search("Attention", type(part).__name__)
-        for part in parts
-    ) and not re.search("Output|Norm|Embedding|Bias|Pooler|Mask", type(module).__name__)
-
-
-def _kind(name: str, module: nn.Module) -> Kind:
-    last = name.rsplit(".", 2)[-2:]
-    if getattr(module, "is_cross_attention", False) or any(
-        part.lower() in _CROSS_NAMES for part in last
-    ):
-        return "cross"
-    if re.search("cross", type(module).__name__, re.IGNORECASE):
-        return "cross"
-    if not getattr(module, "is_causal", True):
-        return "encoder"
-    config = getattr(module, "config", None)
-    types, number = _read(config, "layer_types"), getattr(module, "layer_idx", None)
-    if types and isinstance(number, int) and number < len(types):
-        return next((kind for kind in ("sliding", "chunked") if kind in types[number]), "global")
-    # A layer says it itself, or, where all layers are alike, hands on what the configuration says.
-    window = getattr(module, "sliding_window", None)
-    if not hasattr(module, "sliding_window") and "sliding_window" in _source_of(module):
-        window = _read(config, "sliding_window")
-    return "global" if window is None else "sliding"
-
-
-def _heads(module: nn.Module) -> int | None:
-    for owner in (module, getattr(module, "config", None)):
-        for name in _HEAD_COUNTS:
-            if isinstance(count := _read(owner, name), int):
-                return count
-    return None
-
-
-def _read(owner: Any, name: str) -> Any:
-    """An attribute; None where there is none, or where layers do not agree on it."""
-    try:
-        return getattr(owner, name, None)
-    except RuntimeError:
-        return None
-
-
-def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
-    """A dictionary and those in it: settings may be given for each kind of layer."""
-    if isinstance(value, dict):
-        yield value
-        for part in value.values():
-            yield from _dictionaries(part)
+    if next(module.parameters(), None) is None:
+        return False
+    inner = [each for each in module.modules() if each is not module]
+    return not any(_uses_interface(each) or "Attention" in type(each).__name__ for each in inner)

@@ -1,37 +1,33 @@
-"""Seeing the rows of a model's attention without changing it."""
+"""Observe the rows of a model's attention without changing it."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from sharpmax._attention.problem import SinkRole
+from sharpmax._attention import SinkRole
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import attention_layers
-from sharpmax.models._interface import Observer, Recorder
-from sharpmax.models._rule import Rule
-from sharpmax.models._sharpen import check_reachable, inner_model
+from sharpmax.models._inspect import attention_layers, check_reachable, inner_model
+from sharpmax.models._interface import Recorder
 
 
-def record(
-    model: nn.Module, recorder: Recorder | Observer, *, sink_role: SinkRole = "key"
-) -> Sharpened:
-    """Tell a recorder about every row of attention, and change nothing.
+def record(model: nn.Module, recorder: Recorder, *, sink_role: SinkRole = "key") -> Sharpened:
+    """Pass the statistics of every row of attention to a recorder, without changing the model.
 
-    It takes the place of `output_attentions=True`, whose weights grow with the square of the
-    length: the statistics of a row are four numbers, and entropy, largest weight and logsumexp
-    follow from them.
+    Use it instead of `output_attentions=True`, whose weights grow with the square of the length.
+    The statistics of a row are four numbers; entropy, largest weight and logsumexp follow from
+    them.
 
     Args:
-        model: of transformers, or a module around one.
-        recorder: its `record(layer, statistics)` is called by every attention layer in each pass.
-        sink_role: of a learned sink, as in `sharpmax.sharpen`.
+        model: a transformers model, or a module that contains one.
+        recorder: every attention layer calls its `record(layer, statistics)` in each pass.
+        sink_role: role of a learned sink, as in `sharpmax.sharpen`.
 
     Returns:
         A handle, which is a context manager; `restore()` ends the recording.
 
     Raises:
-        CannotSharpenError: there is no attention that can be reached, or the model is sharpened.
-        TypeError: naming the argument, what was expected and what came.
+        CannotSharpenError: no attention layer can be reached, or the model is already sharpened.
+        TypeError: names the argument, what was expected and what came.
 
     Example:
         >>> import sharpmax, torch
@@ -52,13 +48,12 @@ def record(
         0 (1, 2, 8)
         1 (1, 2, 8)
     """
-    if not isinstance(recorder, Recorder | Observer):
+    if not isinstance(recorder, Recorder):
         raise TypeError(
-            "recorder: expected something with a method record(layer, statistics), got "
+            "recorder: expected an object with a method record(layer, statistics), got "
             f"{type(recorder).__name__}"
         )
     model = inner_model(model)
     layers = attention_layers(model)
     check_reachable(model, layers)
-    rules = {layer.index: Rule() for layer in layers if layer.closed is None}
-    return Sharpened(model, layers, rules, sink_role=sink_role, recorder=recorder)
+    return Sharpened(model, layers, sink_role=sink_role, recorder=recorder)

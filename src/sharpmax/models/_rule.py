@@ -62,7 +62,7 @@ class Rule:
         """Whether the layer is left as it is."""
         return self.policy is None and self.gain is None
 
-    def part(self, start: int, stop: int) -> Rule:
+    def between(self, start: int, stop: int) -> Rule:
         """Return the rule of the heads from `start` to `stop`, as one rank holds them."""
         policy = None if self.policy is None else self.policy.take_heads(slice(start, stop))
         chosen, gain = (None if x is None else x[start:stop] for x in (self.chosen, self.gain))

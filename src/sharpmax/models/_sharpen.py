@@ -1,22 +1,29 @@
-"""Sharpening the attention of a Hugging Face model."""
+"""Sharpen the attention of a Hugging Face model."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
 
-from sharpmax._attention.api import Implementation
-from sharpmax._attention.problem import SinkRole
+from sharpmax._attention import Implementation, SinkRole
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import Layer, attention_layers, chooses_keys
-from sharpmax.models._plan import CannotSharpenError, Which, plan
+from sharpmax.models._inspect import (
+    CannotSharpenError,
+    Layer,
+    attention_layers,
+    check_reachable,
+    inner_model,
+)
+from sharpmax.models._model_families import KINDS
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Identity, Policy
+
+Which = int | str
+"""One layer by index or name, or several by kind."""
 
 
 def sharpen(
@@ -29,41 +36,43 @@ def sharpen(
     detach_temperature: bool = False,
     sink_role: SinkRole = "key",
 ) -> Sharpened:
-    """Keep the attention of a Hugging Face model sharp, at once, without touching its weights.
+    """Keep the attention of a Hugging Face model sharp, without changing its weights.
 
-    Every attention layer that uses transformers' `AttentionInterface` can be sharpened: decoders,
-    encoders, cross-attention; with grouped queries, sliding windows, soft caps, sinks and position
-    biases. The entropy of a row is that of what enters the softmax (after norms, scale, cap and
-    bias), over visible keys alone, and beta multiplies all of it. Layers without a policy use
-    PyTorch's own attention.
+    This works for every attention layer that uses transformers' `AttentionInterface`: decoders,
+    encoders and cross-attention, with grouped queries, sliding windows, soft caps, sinks and
+    position biases. The entropy of a row is that of its final logits (after norms, scale, cap and
+    bias) over visible keys, and beta multiplies these logits. Layers without a policy use PyTorch's
+    own attention.
 
-    Change it between sequences, not within one: what a cache holds was computed by the rule of its
-    time. Weights are not given (`output_attentions` gives None; `sharpmax.models.record` tells what
-    rows are like). Dropout of weights is passed on, at the price of memory quadratic in the length.
-    Under gradient checkpointing stay sharpened until the backward pass is over.
+    Sharpen or restore between sequences: a cache holds keys and values that were computed under the
+    previous rule. `output_attentions` returns None; use `sharpmax.models.record` for statistics of
+    the rows. Attention dropout works, with memory quadratic in the length. Under gradient
+    checkpointing, keep the model sharpened until the backward pass has ended.
 
     Args:
-        model: of transformers, or a module around one: compiled, parallel, with adapters.
-        policy: for every layer; or for some, by index, name or kind (`{"global": Paper(), 0:
-            None}`), of which the last that fits a layer counts; or a `Calibration`. A parameter
-            with one axis has an entry a query head.
-        layers: only these, by index, name or kind; None for all. The index is the place among the
+        model: a transformers model, or a module that contains one: compiled, parallel, with
+            adapters.
+        policy: one policy for every layer; a mapping from indices, names or kinds of layers to
+            policies (`{"global": Paper(), 0: None}`), in which the last match counts; or a
+            `Calibration`. A parameter with one axis has one entry per query head.
+        layers: restrict to these layers, by index, name or kind; None for all. The index counts
             attention layers, as in `Sharpened.status()`; kinds are "global", "sliding", "chunked",
             "cross" and "encoder".
-        heads: only these heads, in every layer, or by layer as for `policy`; for the others beta is
-            exactly 1.
+        heads: restrict to these heads, in every layer or by layer as in `policy`. For other heads,
+            beta is exactly 1.
         impl: as in `sharpmax.attention`.
-        detach_temperature: hold beta constant in differentiation.
-        sink_role: of a learned sink, as gpt-oss has it. "key": it is one more key, which counts in
-            entropy and n and is sharpened with them. "apart": it does neither.
+        detach_temperature: treat beta as a constant in the backward pass.
+        sink_role: role of a learned sink (gpt-oss). "key": the sink is one more key, which counts
+            in entropy and n and is sharpened. "apart": neither.
 
     Returns:
         A handle, which is a context manager: `restore`, `disabled`, `status`.
 
     Raises:
-        CannotSharpenError: nothing would be changed, the model is sharpened already, or it tells
-            its attention which keys to take (`indices`).
-        TypeError, ValueError: naming the argument, what was expected and what came.
+        CannotSharpenError: nothing would change, the model is already sharpened, or it restricts
+            its attention to chosen keys (`indices`).
+        OtherModelError: the calibration is for another model.
+        TypeError, ValueError: names the argument, what was expected and what came.
 
     Example:
         >>> import sharpmax, torch
@@ -88,7 +97,15 @@ def sharpen(
     if isinstance(policy, Calibration):
         policy.check(model)
     rules = plan(found, policy, layers, heads)
-    _say_what_is_missing(model, found, policy, layers, rules)
+    name = type(model).__name__
+    if _changes_something(policy) and all(rule.is_stock for rule in rules.values()):
+        raise CannotSharpenError(
+            f"{name}: expected layers and heads that exist in this model, got none; choose from "
+            "Sharpened.status(), or leave out layers and heads"
+        )
+    missing = [f"{each.name}: {each.unreachable}" for each in found if each.unreachable]
+    if missing and isinstance(policy, Policy) and layers is None and _changes_something(policy):
+        warnings.warn(f"{name}: not sharpened: {'; '.join(missing)}", stacklevel=2)
     return Sharpened(
         model,
         found,
@@ -99,85 +116,106 @@ def sharpen(
     )
 
 
-def inner_model(model: object) -> PreTrainedModel:
-    """The model of transformers that something is, or that it is wrapped around."""
-    found = []
-    if isinstance(model, nn.Module):
-        inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
-        parts = {id(part) for each in inside for part in each.modules() if part is not each}
-        found = [each for each in inside if id(each) not in parts]
-    if len(found) != 1:
-        raise TypeError(
-            "model: expected a model of transformers, or a module around one of them, "
-            f"got {type(model).__name__} with {len(found)}"
-        )
-    return found[0]
-
-
-def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
-    """Refuse a model in which nothing could be sharpened, or only to its harm."""
-    name = type(model).__name__
-    if not layers:
-        raise CannotSharpenError(
-            f"{name}: there is no attention layer in it, so nothing to sharpen; give a model with "
-            "attention"
-        )
-    if chooses := chooses_keys(layers):
-        raise CannotSharpenError(
-            f"{name}: {chooses[0]} tells its attention which keys to take ({chooses[1]}=), and "
-            "sharpened attention would take all of them; give a model without an indexer"
-        )
-    if all(layer.closed is not None for layer in layers):
-        raise CannotSharpenError(
-            f"{name}: no attention layer can be reached. {layers[0].closed}; give a model that "
-            "uses the AttentionInterface of transformers"
-        )
-
-
-def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
-    """Refuse a model that cannot be asked for the next token, or has nothing to sharpen.
+def plan(
+    layers: list[Layer],
+    policy: object,
+    which: Iterable[Which] | Which | None,
+    heads: Collection[int] | Mapping[Which, Collection[int]] | None,
+) -> dict[int, Rule]:
+    """Return the rule of each layer that gets one, by its index.
 
     Raises:
-        CannotSharpenError: saying what was expected and what came.
+        CannotSharpenError: a chosen layer cannot be reached.
+        TypeError, ValueError: names the argument, what was expected and what came.
     """
-    name, untyped = type(model).__name__, cast("Any", model)
-    if getattr(model.config, "is_encoder_decoder", False):
-        wrong, advice = "reads two sequences", "give a decoder"
-    elif layers and all(layer.kind in ("encoder", "cross") for layer in layers):
-        wrong, advice = "sees what comes after a token", "give a decoder"
-    elif untyped.get_output_embeddings() is None:
-        wrong, advice = "has no head for the next token", "load it by AutoModelForCausalLM"
-    else:
-        check_reachable(model, layers)
-        return
-    raise CannotSharpenError(
-        f"{name}: expected a causal language model, such as LlamaForCausalLM, but this one "
-        f"{wrong}; {advice}"
-    )
+    if isinstance(policy, Calibration):
+        if which is not None or heads is not None:
+            raise ValueError(
+                "layers, heads: expected None with a calibration, which names its own layers and "
+                "heads"
+            )
+        for entry in policy.layers:
+            _check_reachable(layers[entry.index])
+        return {
+            entry.index: Rule.make(entry.policy, count=layers[entry.index].heads, gain=entry.gain)
+            for entry in policy.layers
+        }
+    return {
+        index: Rule.make(chosen, count=layers[index].heads, heads=_heads_of(layers, index, heads))
+        for index, chosen in _policies(layers, policy, which).items()
+    }
 
 
-def _say_what_is_missing(
-    model: PreTrainedModel,
-    found: list[Layer],
-    policy: object,
-    layers: object,
-    rules: dict[int, Rule],
-) -> None:
-    """Raise if something was asked for and nothing would come of it; warn of a part."""
-    name = type(model).__name__
+def _changes_something(policy: object) -> bool:
+    """Tell whether the caller asked for a change; an empty calibration is a valid request."""
+    asked = policy.values() if isinstance(policy, Mapping) else [policy]
+    return not all(isinstance(each, Identity | Calibration | None) for each in asked)
+
+
+def _policies(
+    layers: list[Layer], policy: object, which: Iterable[Which] | Which | None
+) -> dict[int, Policy | None]:
+    """Return the policy of each chosen layer."""
+    reachable = {layer.index for layer in layers if layer.unreachable is None}
+    if which is not None:
+        several = [which] if isinstance(which, int | str) else list(which)
+        chosen = {index for each in several for index in _find(layers, each, "layers")}
+        for index in sorted(chosen):
+            _check_reachable(layers[index])
+        reachable &= chosen
     if isinstance(policy, Policy):
-        asked: list[object] = [policy]
-    elif isinstance(policy, Mapping):
-        asked = list(policy.values())
-    else:
-        asked = []
-    if all(isinstance(each, Identity | None) for each in asked):
-        return
-    if all(rule.is_stock for rule in rules.values()):
-        raise CannotSharpenError(
-            f"{name}: no layer and head is left of those that were chosen; choose some of "
-            "Sharpened.status(), or leave out layers and heads to take all"
+        return dict.fromkeys(sorted(reachable), policy)
+    if not isinstance(policy, Mapping):
+        raise TypeError(
+            "policy: expected a policy, a mapping from layers to policies, or a Calibration, "
+            f"got {policy!r}"
         )
-    closed = [f"{layer.name}: {layer.closed}" for layer in found if layer.closed is not None]
-    if closed and isinstance(policy, Policy) and layers is None:
-        warnings.warn(f"{name}: not sharpened: {'; '.join(closed)}", stacklevel=3)
+    result: dict[int, Policy | None] = {}
+    for each, value in policy.items():
+        if not isinstance(value, Policy | None):
+            raise TypeError(f"policy[{each!r}]: expected a policy or None, got {value!r}")
+        for index in _find(layers, each, "policy"):
+            if value is not None and each not in KINDS:
+                _check_reachable(layers[index])
+            if index in reachable:
+                result[index] = value
+    return result
+
+
+def _heads_of(
+    layers: list[Layer],
+    index: int,
+    heads: Collection[int] | Mapping[Which, Collection[int]] | None,
+) -> Collection[int] | None:
+    """Return the heads of a layer that get the policy; None means all."""
+    if not isinstance(heads, Mapping):
+        return heads
+    found = [value for each, value in heads.items() if index in _find(layers, each, "heads")]
+    return found[-1] if found else ()
+
+
+def _find(layers: list[Layer], which: Any, argument: str) -> list[int]:
+    """Return the indices of the layers that an index, a name or a kind selects."""
+    if isinstance(which, bool) or not isinstance(which, int | str):
+        raise TypeError(f"{argument}: expected an index, a name or a kind of layer, got {which!r}")
+    if isinstance(which, int):
+        if not 0 <= which < len(layers):
+            raise ValueError(
+                f"{argument}: expected an index from 0 to {len(layers) - 1}, got {which}"
+            )
+        return [which]
+    if which in KINDS:
+        return [each.index for each in layers if each.kind == which and each.unreachable is None]
+    found = [layer.index for layer in layers if layer.name == which]
+    if not found:
+        names = ", ".join(layer.name for layer in layers[:3])
+        raise ValueError(
+            f"{argument}: expected a kind ({', '.join(KINDS)}) or the name of an attention layer "
+            f"({names}, …), got {which!r}"
+        )
+    return found
+
+
+def _check_reachable(layer: Layer) -> None:
+    if layer.unreachable is not None:
+        raise CannotSharpenError(f"{layer.name}: {layer.unreachable}")

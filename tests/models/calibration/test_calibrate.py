@@ -13,11 +13,10 @@ import sharpmax
 from model_families import BY_NAME
 from sharpmax.models import Calibration, CannotSharpenError, Splits, Window, answer, calibrate
 from sharpmax.models._calibration.calibrate import Stage, references
-from sharpmax.models._calibration.fit import Part
+from sharpmax.models._calibration.fit import Term
 from sharpmax.models._calibration.objectives import text_loss
 from sharpmax.models._handle import Sharpened
 from sharpmax.models._inspect import attention_layers
-from sharpmax.models._rule import Rule
 from sharpmax.tasks import Question
 
 HEADS, WIDTH = 4, 16
@@ -140,7 +139,7 @@ def test_what_raises_the_loss_on_ordinary_text_is_not_kept() -> None:
             ids = model.generate(start, max_new_tokens=20, do_sample=False)[0]
             return Window(tuple(ids.tolist()), window.context, first=4)
 
-        return Splits(*([own(w) for w in part] for part in (text.fit, text.select, text.test)))
+        return Splits(*([own(w) for w in split] for split in (text.fit, text.select, text.test)))
 
     text = teacher_text(_windows())
     free = calibrate(
@@ -166,7 +165,7 @@ def test_the_model_is_as_it_was() -> None:
     _fit(model, steps=2)
     assert torch.equal(model(ids).logits, before)
     assert {name: w.requires_grad for name, w in model.named_parameters()} == wanted
-    assert all(part.training for part in model.modules())
+    assert all(module.training for module in model.modules())
     assert model.config._attn_implementation == "sdpa"
     assert all(weight.grad is None for weight in model.parameters())
 
@@ -186,8 +185,8 @@ def test_it_is_left_as_it_was_after_an_error() -> None:
 def test_the_reference_of_the_entropy_is_that_of_the_model() -> None:
     model, windows = _model(), _windows().fit
     layers = attention_layers(model)
-    with Sharpened(model, layers, {layer.index: Rule() for layer in layers}) as sharpened:
-        found = references(sharpened, Part(text_loss, windows, 1))
+    with Sharpened(model, layers) as sharpened:
+        found = references(sharpened, Term(text_loss, windows, 1))
         assert sharpened.active
     measured = sharpmax.diagnose(model, [list(window.ids) for window in windows], lengths=[12, 24])
     for record in measured.records:
@@ -257,7 +256,7 @@ def test_a_calibration_is_saved_and_applied(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["entropy", "entropy+gain"])
-def test_the_law_of_the_entropy_is_fitted_and_saved(family: str, tmp_path: Any) -> None:
+def test_the_entropy_rule_is_fitted_and_saved(family: str, tmp_path: Any) -> None:
     model = _spoilt(1, 2, 0.5)
     calibration = _fit(model, family=family, steps=10)
     assert any(layer.policy is not None for layer in calibration.layers)
@@ -282,11 +281,15 @@ def test_one_context_alone_is_no_reason_and_is_saved_as_well(tmp_path: Any) -> N
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        (Tensor.detach, ValueError, "losses through which gradients pass to the attention, got no"),
-        (Tensor.mean, ValueError, r"a loss for each item, of shape \(1,\), got shape \(\)"),
-        (lambda losses: losses[:, None], ValueError, r"of shape \(1,\), got shape \(1, 1\)"),
-        (Tensor.tolist, TypeError, "objective: expected a tensor of floating losses, got list"),
-        (Tensor.long, TypeError, r"a tensor of floating losses, got torch\.int64"),
+        (Tensor.detach, ValueError, "expected losses with a gradient, got no"),
+        (Tensor.mean, ValueError, r"one loss per item, shape \(1,\), got shape \(\)"),
+        (lambda losses: losses[:, None], ValueError, r"shape \(1,\), got shape \(1, 1\)"),
+        (
+            Tensor.tolist,
+            TypeError,
+            "objective: expected a floating-point tensor of losses, got list",
+        ),
+        (Tensor.long, TypeError, r"a floating-point tensor of losses, got torch\.int64"),
     ],
 )
 def test_an_objective_that_gives_something_else_is_told_what_to_give(
@@ -327,7 +330,7 @@ def test_only_what_is_measured_by_tokens_needs_a_causal_language_model() -> None
         ({"data": [1, 2]}, TypeError, "data: expected Splits"),
         ({"steps": 0}, ValueError, "steps: expected at least 1, got 0"),
         ({"tolerance": float("nan")}, ValueError, "tolerance: expected at least 0, got nan"),
-        ({"learning_rate": 0.0}, ValueError, "learning_rate: expected above 0"),
+        ({"learning_rate": 0.0}, ValueError, "learning_rate: expected a number above 0"),
         ({"data": _windows(3000)}, ValueError, "at most the 2048 positions of LlamaForCausalLM"),
     ],
 )

@@ -11,30 +11,33 @@ import pytest
 import torch
 
 from calibrated_model import distance, opened, some_windows, tiny, whole
-from sharpmax.models._calibration.fit import Part, _in_turn, fit, frozen, gradients
+from sharpmax.models._calibration.fit import Term, _shuffled, fit, gradients
 from sharpmax.models._calibration.parameters import FAMILIES
-from sharpmax.models._calibration.select import evaluate
+from sharpmax.models._calibration.select import losses_of
+from sharpmax.models._inspect import evaluation_mode
 
 OPTIONS: dict[str, Any] = {"steps": 30, "learning_rate": 0.1, "shrink": 0.0, "seed": 0}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_gradients_are_those_of_finite_differences(name: Any) -> None:
-    part = Part(distance, some_windows(3), batch=2, weight=7.0)
+    term = Term(distance, some_windows(3), batch=2, weight=7.0)
     torch.manual_seed(0)
-    with opened(tiny(1, 0, 0.5).double(), name) as (sharpened, family):
+    with opened(tiny(1, 0, 0.5).double(), name) as (sharpened, parameters):
         whole().double()
         try:
-            numbers = family.project(0.2 + 0.3 * torch.rand(family.neutral().shape)).double()
-            loss, found = gradients(sharpened, family, numbers, part)
-            assert loss == pytest.approx(evaluate(sharpened, family, numbers, part).mean)
+            numbers = parameters.project(
+                0.2 + 0.3 * torch.rand(parameters.neutral().shape)
+            ).double()
+            loss, found = gradients(sharpened, parameters, numbers, term)
+            assert loss == pytest.approx(losses_of(sharpened, parameters, numbers, term).mean)
             step = 1e-4
             for place in np.ndindex(*numbers.shape):
                 ends = []
                 for sign in (1, -1):
                     moved = numbers.clone()
                     moved[place] += sign * step
-                    ends.append(evaluate(sharpened, family, moved, part).mean)
+                    ends.append(losses_of(sharpened, parameters, moved, term).mean)
                 slope = (ends[0] - ends[1]) / (2 * step)
                 assert float(found[place]) == pytest.approx(slope, rel=1e-2, abs=1e-5)
         finally:
@@ -42,8 +45,8 @@ def test_gradients_are_those_of_finite_differences(name: Any) -> None:
 
 
 def test_a_fit_finds_what_was_spoilt() -> None:
-    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
-        found = fit(sharpened, family, [Part(distance, some_windows(), 4)], **OPTIONS)
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+        found = fit(sharpened, parameters, [Term(distance, some_windows(), 4)], **OPTIONS)
     betas = found.numbers.exp()[0]
     assert float(betas[2]) == pytest.approx(2.0, rel=0.15)
     assert len(found.losses) == 30
@@ -53,16 +56,16 @@ def test_a_fit_finds_what_was_spoilt() -> None:
 
 def test_shrinking_keeps_numbers_at_zero() -> None:
     options = {**OPTIONS, "shrink": 100.0}
-    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
-        found = fit(sharpened, family, [Part(distance, some_windows(), 4)], **options)
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+        found = fit(sharpened, parameters, [Term(distance, some_windows(), 4)], **options)
     assert not found.numbers.any()
 
 
 def test_shrinking_a_little_pulls_numbers_towards_zero() -> None:
     def size(shrink: float) -> float:
-        with opened(tiny(1, 0, 0.5), "constant", flatten=True) as (sharpened, family):
-            part = Part(distance, some_windows(), 4)
-            found = fit(sharpened, family, [part], **{**OPTIONS, "shrink": shrink})
+        with opened(tiny(1, 0, 0.5), "constant", flatten=True) as (sharpened, parameters):
+            term = Term(distance, some_windows(), 4)
+            found = fit(sharpened, parameters, [term], **{**OPTIONS, "shrink": shrink})
         return float(found.numbers.abs().sum())
 
     assert size(0.0) > size(0.01) > size(0.1)
@@ -72,11 +75,11 @@ def test_the_same_seed_fits_the_same_and_steps_are_told() -> None:
     told: list[tuple[int, int, list[float]]] = []
     found = []
     for _ in range(2):
-        with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
-            parts = [Part(distance, some_windows(), 2), Part(distance, some_windows(), 1, 0.5)]
+        with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+            terms = [Term(distance, some_windows(), 2), Term(distance, some_windows(), 1, 0.5)]
             found.append(
                 fit(
-                    sharpened, family, parts, **{**OPTIONS, "steps": 3},
+                    sharpened, parameters, terms, **{**OPTIONS, "steps": 3},
                     on_step=lambda *step: told.append(step),
                 )
             )  # fmt: skip
@@ -86,11 +89,11 @@ def test_the_same_seed_fits_the_same_and_steps_are_told() -> None:
     assert len(told[0][2]) == 2
 
 
-def test_weights_scale_the_parts() -> None:
+def test_weights_scale_the_terms() -> None:
     def numbers(weight: float) -> torch.Tensor:
-        part = Part(distance, some_windows(), 8, weight)
-        with opened(tiny(1, 0, 0.5), "constant", flatten=True) as (sharpened, family):
-            return fit(sharpened, family, [part], **{**OPTIONS, "steps": 1}).numbers
+        term = Term(distance, some_windows(), 8, weight)
+        with opened(tiny(1, 0, 0.5), "constant", flatten=True) as (sharpened, parameters):
+            return fit(sharpened, parameters, [term], **{**OPTIONS, "steps": 1}).numbers
 
     # Adam takes steps of the same size whatever the scale, but for the sign.
     torch.testing.assert_close(numbers(1.0), numbers(3.0), atol=1e-4, rtol=1e-3)
@@ -99,14 +102,14 @@ def test_weights_scale_the_parts() -> None:
 
 def test_items_that_belong_together_are_taken_together() -> None:
     windows = some_windows(6)
-    pairs = Part(distance, windows, 1, key=lambda window: window.context % 2)
+    pairs = Term(distance, windows, 1, key=lambda window: window.context % 2)
     assert [[w.context for w in group] for group in pairs.groups()] == [[0, 2, 4], [1, 3, 5]]
-    assert len(Part(distance, windows, 1).groups()) == 6
+    assert len(Term(distance, windows, 1).groups()) == 6
 
 
 def test_every_group_comes_once_before_any_comes_again() -> None:
     groups = [[name] for name in "abcde"]
-    order = [group[0] for group in islice(_in_turn(groups, np.random.default_rng(0)), 15)]
+    order = [group[0] for group in islice(_shuffled(groups, np.random.default_rng(0)), 15)]
     for turn in range(3):
         assert Counter(order[5 * turn : 5 * turn + 5]) == Counter("abcde")
     assert order[:5] != order[5:10]
@@ -121,10 +124,10 @@ def test_every_context_counts_once() -> None:
     def own(_: Any, items: Sequence[Any]) -> torch.Tensor:
         return torch.tensor([float(item.context) for item in items], requires_grad=True)
 
-    part = Part(own, windows, 2, key=lambda window: window.context)
-    with opened(tiny(), "gain") as (sharpened, family):
-        assert fit(sharpened, family, [part], **{**OPTIONS, "steps": 1}).losses == [[0.5]]
-        assert evaluate(sharpened, family, family.neutral(), part).mean == 0.5
+    term = Term(own, windows, 2, key=lambda window: window.context)
+    with opened(tiny(), "gain") as (sharpened, parameters):
+        assert fit(sharpened, parameters, [term], **{**OPTIONS, "steps": 1}).losses == [[0.5]]
+        assert losses_of(sharpened, parameters, parameters.neutral(), term).mean == 0.5
 
 
 def _fail_while_frozen(model: torch.nn.Module) -> None:
@@ -138,8 +141,8 @@ def test_a_frozen_model_is_as_it_was_afterwards() -> None:
     model.model.embed_tokens.weight.requires_grad_(False)
     model.model.norm.eval()
     wanted = [weight.requires_grad for weight in model.parameters()]
-    training = [part.training for part in model.modules()]
-    with pytest.raises(KeyError), frozen(model):
+    training = [module.training for module in model.modules()]
+    with pytest.raises(KeyError), evaluation_mode(model, frozen=True):
         _fail_while_frozen(model)
     assert [weight.requires_grad for weight in model.parameters()] == wanted
-    assert [part.training for part in model.modules()] == training
+    assert [module.training for module in model.modules()] == training

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ import sharpmax
 from calibrated_model import opened, some_windows, tiny
 from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
-from sharpmax.models._calibration.objectives import _takes_any_mask, answer_wrong, drift
+from sharpmax.models._calibration.objectives import _accepts_masks, answer_wrong, drift
+from sharpmax.models._handle import neutral_rules, set_rules
 from sharpmax.policies import Exponential
 from sharpmax.tasks import Question
 
@@ -102,11 +104,11 @@ def test_questions_are_packed_only_where_that_saves_and_means_the_same(
 
 def test_models_without_positions_or_with_alibi_are_not_packed() -> None:
     small: dict[str, Any] = {"vocab_size": 32, "hidden_size": 16, "n_layer": 1, "n_head": 2}
-    assert not _takes_any_mask(hf.BloomForCausalLM(hf.BloomConfig(**small)))
+    assert not _accepts_masks(hf.BloomForCausalLM(hf.BloomConfig(**small)))
     falcon = {"num_hidden_layers": 1, "num_attention_heads": 2, "new_decoder_architecture": False}
     config = hf.FalconConfig(vocab_size=32, hidden_size=16, alibi=True, **falcon)
-    assert not _takes_any_mask(hf.FalconForCausalLM(config))
-    assert _takes_any_mask(BY_NAME["llama"].build())
+    assert not _accepts_masks(hf.FalconForCausalLM(config))
+    assert _accepts_masks(BY_NAME["llama"].build())
 
 
 def test_text_loss_is_the_cross_entropy_of_what_counts() -> None:
@@ -126,32 +128,34 @@ def test_a_window_has_something_that_counts(first: int) -> None:
         Window((1, 2, 3), first=first)
 
 
-def test_parts_of_texts_have_nothing_in_common() -> None:
+def test_splits_of_texts_are_disjoint() -> None:
     splits = text_splits([range(1000), range(1000, 1500)], 50, shares=(0.5, 0.3, 0.2))
-    tokens = [{token for window in part for token in window.ids} for part in vars(splits).values()]
+    tokens = [
+        {token for window in split for token in window.ids} for split in vars(splits).values()
+    ]
     assert not tokens[0] & tokens[1]
     assert not (tokens[0] | tokens[1]) & tokens[2]
     assert max(tokens[0] & set(range(1000))) < min(tokens[1]) < min(tokens[2])
-    windows = [window for part in vars(splits).values() for window in part]
+    windows = [window for split in vars(splits).values() for window in split]
     assert len({window.context for window in windows}) == len(windows)
     assert all(len(window.ids) == 50 for window in windows)
-    with pytest.raises(ValueError, match="texts: expected enough for a window of 600 tokens"):
+    with pytest.raises(ValueError, match="texts: expected at least one window of 600 tokens"):
         text_splits([range(1000)], 600)
 
 
-def test_no_part_may_be_empty() -> None:
-    with pytest.raises(ValueError, match="select: expected at least one item in each part"):
+def test_no_split_may_be_empty() -> None:
+    with pytest.raises(ValueError, match="select: expected at least one item in each split"):
         Splits([1], [], [2])
     assert Splits(["a text"], ["b"], ["c", "d"]).sizes() == {"fit": 1, "select": 1, "test": 2}
 
 
 def test_drift_is_the_divergence_from_the_model_as_it_is() -> None:
     windows = [replace(window, first=2) for window in some_windows(2)]
-    with opened(tiny(), "constant") as (sharpened, family):
-        model, measure = sharpened.model, drift(sharpened.disabled)
+    with opened(tiny(), "constant") as (sharpened, parameters):
+        model, measure = sharpened.model, drift(partial(neutral_rules, sharpened))
         assert measure(model, windows).abs().max() < 1e-6
-        numbers = torch.full_like(family.neutral(), 0.8).requires_grad_()
-        sharpened.adopt(family.rules(numbers))
+        numbers = torch.full_like(parameters.neutral(), 0.8).requires_grad_()
+        set_rules(sharpened, parameters.rules(numbers))
         found = measure(model, windows)
         ids = torch.tensor([window.ids for window in windows])
         after = model(input_ids=ids).logits.softmax(-1)

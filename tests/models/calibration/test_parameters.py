@@ -1,4 +1,4 @@
-"""What calibration may change in a head; the families of models have a file of their own."""
+"""The numbers that calibration fits for each head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sharpmax.models._calibration.parameters import FAMILIES, Family
+from sharpmax.models._calibration.parameters import FAMILIES, HeadParameters
 from sharpmax.models._inspect import Layer
 from sharpmax.policies import Constant, Exponential
 
@@ -20,22 +20,22 @@ LAYERS = [_layer(0, 2), _layer(3, 3)]
 REFERENCES = {0: torch.tensor([1.0, 2.0]), 3: torch.tensor([0.5, 1.5, 2.5])}
 
 
-def _family(name: Any, **options: Any) -> Family:
-    return Family(name, LAYERS, references=REFERENCES, **options)
+def _parameters(name: Any, **options: Any) -> HeadParameters:
+    return HeadParameters(name, LAYERS, references=REFERENCES, **options)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_zeros_change_nothing(name: str) -> None:
-    family = _family(name)
-    neutral = family.neutral()
+    parameters = _parameters(name)
+    neutral = parameters.neutral()
     assert neutral.shape == (1 + ("+" in name), 5)
-    assert all(rule.is_stock for rule in family.rules(neutral).values())
-    assert set(family.rules(neutral)) == {0, 3}
+    assert all(rule.is_stock for rule in parameters.rules(neutral).values())
+    assert set(parameters.rules(neutral)) == {0, 3}
 
 
 def test_numbers_go_to_their_heads() -> None:
     numbers = torch.tensor([[0.0, 0.0, 0.1, 0.2, -0.3], [0.0, 0.0, 1.0, 0.0, -1.0]])
-    rules = _family("constant+gain", flatten=True).rules(numbers)
+    rules = _parameters("constant+gain", flatten=True).rules(numbers)
     assert rules[0].is_stock
     policy = rules[3].policy
     assert isinstance(policy, Constant)
@@ -45,7 +45,7 @@ def test_numbers_go_to_their_heads() -> None:
 
 
 def test_the_law_of_the_entropy_has_the_references_of_its_heads() -> None:
-    rules = _family("entropy").rules(torch.tensor([[0.5, 0.0, 0.0, 0.0, 1.0]]))
+    rules = _parameters("entropy").rules(torch.tensor([[0.5, 0.0, 0.0, 0.0, 1.0]]))
     for index, strength in ((0, [0.5, 0.0]), (3, [0.0, 0.0, 1.0])):
         policy = rules[index].policy
         assert isinstance(policy, Exponential)
@@ -56,10 +56,10 @@ def test_the_law_of_the_entropy_has_the_references_of_its_heads() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rules_can_be_differentiated_even_at_zero(name: str) -> None:
-    family = _family(name)
-    numbers = family.neutral().requires_grad_()
+    parameters = _parameters(name)
+    numbers = parameters.neutral().requires_grad_()
     total = torch.zeros(())
-    for rule in family.rules(numbers).values():
+    for rule in parameters.rules(numbers).values():
         if rule.policy is not None:
             total = total + sum(torch.as_tensor(v).sum() for v in vars(rule.policy).values())
         if rule.gain is not None:
@@ -71,17 +71,19 @@ def test_rules_can_be_differentiated_even_at_zero(name: str) -> None:
 
 def test_numbers_are_kept_within_their_limits() -> None:
     far = torch.tensor([[-9.0, 9.0, 0.1, 0.0, 0.0], [-9.0, 9.0, 0.1, 0.0, 0.0]])
-    low, high = _family("constant+gain").project(far)[:, :2].T
+    low, high = _parameters("constant+gain").project(far)[:, :2].T
     assert low.tolist() == pytest.approx([0.0, -torch.tensor(4.0).log().item()])
     assert high.exp().tolist() == pytest.approx([8.0, 4.0])
-    assert _family("constant", flatten=True).project(far[:1])[0, 0].exp() == pytest.approx(1 / 8)
-    assert _family("entropy").project(far[:1])[0, :3].tolist() == pytest.approx([0.0, 1.0, 0.1])
+    assert _parameters("constant", flatten=True).project(far[:1])[0, 0].exp() == pytest.approx(
+        1 / 8
+    )
+    assert _parameters("entropy").project(far[:1])[0, :3].tolist() == pytest.approx([0.0, 1.0, 0.1])
 
 
 def test_what_cannot_be_is_named() -> None:
     with pytest.raises(ValueError, match="family: expected one of constant, entropy, gain"):
-        _family("temperature")
+        _parameters("temperature")
     with pytest.raises(ValueError, match="flatten: expected False with family 'entropy'"):
-        _family("entropy", flatten=True)
-    with pytest.raises(ValueError, match=r"the number of heads of layers\.1 cannot be seen"):
-        Family("gain", [_layer(1, None)])
+        _parameters("entropy", flatten=True)
+    with pytest.raises(ValueError, match=r"expected layers\.1 to name its number of heads"):
+        HeadParameters("gain", [_layer(1, None)])

@@ -11,7 +11,6 @@ import sharpmax
 from model_families import BY_NAME, result, shared
 from sharpmax._files import write_sealed
 from sharpmax.models import Calibration, DamagedFileError, LayerCalibration, OtherModelError
-from sharpmax.models._calibration.result import FORMAT
 from sharpmax.models._rule import changed
 from sharpmax.policies import Constant, Exponential, Hard, Identity
 
@@ -25,7 +24,7 @@ def made(**facts: Any) -> Calibration:
         "objective": "nats per token",
         "before": 3.5,
         "after": 3.25,
-        "split_sizes": {"fit": 20, "keep": 10},
+        "split_sizes": {"fit": 20, "select": 10},
         "notes": {"text": "random tokens"},
         **facts,
     }
@@ -49,7 +48,8 @@ def test_round_trip(tmp_path: Path) -> None:
     path = calibration.save(tmp_path / "deep" / "llama.json")
     assert Calibration.load(path) == calibration
     assert Calibration.load(path, shared("llama")) == calibration
-    assert json.loads(path.read_text("utf-8"))["kind"] == FORMAT
+    assert Calibration.from_dict(json.loads(calibration.to_json())) == calibration
+    assert json.loads(path.read_text("utf-8"))["kind"] == Calibration.FORMAT
 
 
 def test_parameters_that_learned_are_saved_as_numbers(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_summary_tells_what_changes() -> None:
     assert guard.startswith("loss on ordinary text: 2.0000 → 2.0100 (+0.0100, 95% interval +0.0040")
     assert guard.endswith("to +0.0160), tolerance 0.02")
     empty = Calibration.of(shared("llama"), {}, notes={"family": "gain"})
-    assert empty.summary() == "llama, gain: nothing held: leave this model alone"
+    assert empty.summary() == "llama, gain: no change helped; leave this model unchanged"
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_heads_that_are_left_alone_do_not_count(policy: Any, gain: Any, expected
 
 def test_other_models_are_refused() -> None:
     calibration = made()
-    with pytest.raises(OtherModelError, match=r"type 'llama' .*got 'qwen2'.*; give the model"):
+    with pytest.raises(OtherModelError, match=r"type 'llama' .*got 'qwen2'.*; use the model"):
         sharpmax.sharpen(shared("qwen2"), calibration)
-    with pytest.raises(OtherModelError, match="2 attention layers, LlamaForCausalLM has 3; give"):
+    with pytest.raises(OtherModelError, match="2 attention layers, LlamaForCausalLM has 3; use"):
         calibration.check(LLAMA.build(num_hidden_layers=3))
-    with pytest.raises(OtherModelError, match="in layer 0, LlamaForCausalLM has 8; give the model"):
+    with pytest.raises(OtherModelError, match="in layer 0, LlamaForCausalLM has 8; use the model"):
         calibration.check(LLAMA.build(num_attention_heads=8))
     # The same layers behind another head of the model.
     calibration.check(shared("llama").model)
@@ -155,16 +155,19 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     for damaged, said in [
         (text[:200], "truncated or damaged .*; copy it again"),
         (text.replace("3.25", "1.25"), "changed after it was written"),
-        (text.replace(FORMAT, "sharpmax calibration 9"), "file of kind .*; give another"),
+        (
+            text.replace(Calibration.FORMAT, "sharpmax calibration 9"),
+            "file of kind .*; give another",
+        ),
     ]:
         path.write_text(damaged, "utf-8")
         with pytest.raises(DamagedFileError, match=said):
             Calibration.load(path)
     # Sealed, but by something that writes other fields or policies.
     for change in ({"layers": [{"index": 0}]}, {"new": 1}, {"head_counts": []}):
-        write_sealed(path, FORMAT, made().to_dict() | change)
+        write_sealed(path, Calibration.FORMAT, made().to_dict() | change)
         with pytest.raises(
-            DamagedFileError, match=r"not a calibration .*; calibrate the model again"
+            DamagedFileError, match=r"expected a calibration, got data .*; run the command"
         ):
             Calibration.load(path)
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from calibrated_model import distance, opened, some_windows, tiny
 from sharpmax.models import Window
-from sharpmax.models._calibration.fit import Part
+from sharpmax.models._calibration.fit import Term
 from sharpmax.models._calibration.select import (
     PATH,
     SCALES,
     SHARES,
     Losses,
     difference,
-    evaluate,
+    losses_of,
     select,
 )
 
@@ -32,21 +32,21 @@ def _numbers() -> Tensor:
     return numbers
 
 
-def _task(windows: list[Window] | None = None) -> Part:
-    return Part(distance, windows or some_windows(12, seed=5), 4)
+def _task(windows: list[Window] | None = None) -> Term:
+    return Term(distance, windows or some_windows(12, seed=5), 4)
 
 
 def test_a_head_that_helps_is_kept_and_one_that_harms_is_set_back() -> None:
-    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
-        found = select(sharpened, family, _numbers(), _task(), None, tolerance=0.0)
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+        found = select(sharpened, parameters, _numbers(), _task(), None, tolerance=0.0)
         assert found.chosen is not None
         assert found.chosen.heads == 1
         assert found.chosen.scale == 1.0
         assert 0 < found.chosen.certain < found.chosen.gain
         assert found.numbers.nonzero().tolist() == [[0, HELPFUL]]
         assert float(found.numbers[0, HELPFUL]) == pytest.approx(np.log(2.0))
-        after = evaluate(sharpened, family, found.numbers, _task()).mean
-        before = evaluate(sharpened, family, family.neutral(), _task()).mean
+        after = losses_of(sharpened, parameters, found.numbers, _task()).mean
+        before = losses_of(sharpened, parameters, parameters.neutral(), _task()).mean
     assert before - after == pytest.approx(found.chosen.gain)
     assert after == pytest.approx(0.0, abs=1e-6)
     assert float(found.contributions[0, HELPFUL]) < 0 < float(found.contributions[0, HARMFUL])
@@ -57,35 +57,37 @@ def test_a_head_that_helps_is_kept_and_one_that_harms_is_set_back() -> None:
 @pytest.mark.parametrize("name", ["constant", "gain", "constant+gain", "entropy"])
 def test_contributions_add_up_to_the_whole_change(name: Any) -> None:
     torch.manual_seed(0)
-    with opened(tiny(1, 0, 0.5), name) as (sharpened, family):
-        numbers = family.project(0.3 * torch.rand(family.neutral().shape))
+    with opened(tiny(1, 0, 0.5), name) as (sharpened, parameters):
+        numbers = parameters.project(0.3 * torch.rand(parameters.neutral().shape))
         task = _task()
-        found = select(sharpened, family, numbers, task, None, tolerance=0.0)
-        change = evaluate(sharpened, family, numbers, task).mean
-        change -= evaluate(sharpened, family, family.neutral(), task).mean
+        found = select(sharpened, parameters, numbers, task, None, tolerance=0.0)
+        change = losses_of(sharpened, parameters, numbers, task).mean
+        change -= losses_of(sharpened, parameters, parameters.neutral(), task).mean
     assert float(found.contributions.sum()) == pytest.approx(change, rel=0.02)
 
 
-def _guard() -> Part:
+def _guard() -> Term:
     """Text whose loss is another function of the logits; it has no say in the choice of heads."""
 
     def loss(model: Any, items: Sequence[Window]) -> Tensor:
         logits = model(input_ids=torch.tensor([list(item.ids) for item in items])).logits
         return 10.0 * logits.mean((1, 2))
 
-    return Part(loss, some_windows(6, seed=9), 2, weight=0.0)
+    return Term(loss, some_windows(6, seed=9), 2, weight=0.0)
 
 
 def test_no_more_is_kept_than_ordinary_text_allows() -> None:
-    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
-        free = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=float("inf"))
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+        free = select(sharpened, parameters, _numbers(), _task(), _guard(), tolerance=float("inf"))
         harms = sorted(candidate.harm for candidate in free.candidates)
         assert len(harms) == len(SCALES), "one head, at each scale"
         assert harms[0] != harms[1]
         # Between the least and the next: only one scale is allowed.
         tolerance = (harms[0] + harms[1]) / 2
-        some = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=tolerance)
-        none = select(sharpened, family, _numbers(), _task(), _guard(), tolerance=harms[0] - 1e-3)
+        some = select(sharpened, parameters, _numbers(), _task(), _guard(), tolerance=tolerance)
+        none = select(
+            sharpened, parameters, _numbers(), _task(), _guard(), tolerance=harms[0] - 1e-3
+        )
     assert free.chosen is not None
     assert free.chosen.gain == max(candidate.gain for candidate in free.candidates)
     assert some.chosen is not None
@@ -107,18 +109,18 @@ def test_what_may_be_chance_is_not_kept() -> None:
         far = distance(model, items)
         return torch.stack([far[i] * signs[item.context] for i, item in enumerate(items)])
 
-    part = Part(noisy, windows, 4)
-    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, family):
-        found = select(sharpened, family, _numbers(), part, None, tolerance=1.0)
+    term = Term(noisy, windows, 4)
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+        found = select(sharpened, parameters, _numbers(), term, None, tolerance=1.0)
     assert found.chosen is None
     assert all(candidate.certain <= 0 for candidate in found.candidates)
 
 
 def test_nothing_to_keep_and_steps_are_told() -> None:
     told: list[tuple[int, int]] = []
-    with opened(tiny(), "constant") as (sharpened, family):
+    with opened(tiny(), "constant") as (sharpened, parameters):
         found = select(
-            sharpened, family, family.neutral(), _task(), None, tolerance=0.0,
+            sharpened, parameters, parameters.neutral(), _task(), None, tolerance=0.0,
             on_step=lambda *step: told.append(step),
         )  # fmt: skip
     assert found.chosen is None
@@ -149,6 +151,8 @@ def test_items_without_a_context_are_independent() -> None:
     def sizes(_: Any, items: Sequence[Any]) -> Tensor:
         return torch.tensor([float(len(item)) for item in items])
 
-    with opened(tiny(), "gain") as (sharpened, family):
-        found = evaluate(sharpened, family, family.neutral(), Part(sizes, ["a", "bb", "c"], 1))
+    with opened(tiny(), "gain") as (sharpened, parameters):
+        found = losses_of(
+            sharpened, parameters, parameters.neutral(), Term(sizes, ["a", "bb", "c"], 1)
+        )
     assert found == Losses([1.0, 2.0, 1.0], [0, 1, 2])

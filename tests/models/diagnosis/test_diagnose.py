@@ -16,14 +16,14 @@ from torch import Tensor
 import sharpmax
 from model_families import BY_NAME, DECODERS, TINY, VOCABULARY, indexed, result, shared
 from sharpmax.models import CannotSharpenError, Diagnosis, HeadRecord
-from sharpmax.models._diagnosis.diagnose import SHORTEST
+from sharpmax.models._diagnosis.inputs import SHORTEST
 from sharpmax.models._diagnosis.meter import Meter, rows_of
 from sharpmax.models._interface import ATTRIBUTE, NAMES
 
 LENGTHS = (8, 21, 40)
 ROWS = 6
 TAIL = 3
-PARTS = ("mean", "deviation", "q10", "q50", "q90")
+FIELDS = ("mean", "deviation", "q10", "q50", "q90")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def tokens(length: int = 40, seed: int = 0, vocabulary: int = VOCABULARY) -> Ten
 
 
 def words(text: str, **_: Any) -> dict[str, list[int]]:
-    """A tokenizer: a token a word."""
+    """A tokenizer with one token per word."""
     return {"input_ids": [4 + sum(map(ord, word)) % 40 for word in text.split()]}
 
 
@@ -115,7 +115,7 @@ def test_figures_are_those_of_the_weights_that_eager_attention_shows(name: str, 
                 for figure, rows in expected.items():
                     values = [np.mean(rows), np.std(rows), *np.quantile(rows, [0.1, 0.5, 0.9])]
                     got = getattr(record, figure)
-                    assert got._fields == PARTS
+                    assert got._fields == FIELDS
                     assert list(got) == pytest.approx(values, rel=1e-4, abs=1e-5), figure
 
 
@@ -176,7 +176,7 @@ def test_an_encoder_takes_a_pass_a_length(monkeypatch: pytest.MonkeyPatch) -> No
     passes: list[tuple[int, ...]] = []
     monkeypatch.setattr(Meter, "begin", lambda _, prefixes: passes.append(tuple(prefixes)))
     monkeypatch.setattr(Meter, "observe", lambda *_: None)
-    with pytest.raises(CannotSharpenError, match="the tokens passed through no attention layer"):
+    with pytest.raises(CannotSharpenError, match="expected tokens to reach an attention layer"):
         sharpmax.diagnose(shared("bert"), tokens(), LENGTHS)
     assert passes == [(length,) for length in LENGTHS]
 
@@ -432,8 +432,8 @@ def test_an_interrupt_in_the_first_input_keeps_what_is_whole_of_it() -> None:
     layers = interrupted_at(llama, [tokens(200), tokens(200, 1)], 0.5)
     assert (layers.inputs, layers.interrupted, layers.lengths) == (0, True, whole.lengths)
     assert layers.records == tuple(record for record in whole.records if record.layer == 0)
-    assert layers.unmeasured == {"model.layers.1.self_attn": "interrupted before it"}
-    assert "4 heads, part of an input (interrupted)" in layers.summary()
+    assert layers.unmeasured == {"model.layers.1.self_attn": "interrupted before this layer"}
+    assert "4 heads, an unfinished input (interrupted)" in layers.summary()
 
     bert, sizes = shared("bert"), {length: tokens(length)[None] for length in LENGTHS}
     lengths = interrupted_at(bert, sizes, 5 / 6)
@@ -452,8 +452,8 @@ def test_an_interrupt_in_the_first_input_keeps_what_is_whole_of_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("some text", LENGTHS), ValueError, "tokenizer: expected one, since texts_or_ids.0. is"),
-        (("", LENGTHS, words), ValueError, r"texts_or_ids\[0\]: expected a text with something"),
+        (("some text", LENGTHS), ValueError, "tokenizer: expected one, because texts_or_ids.0. is"),
+        (("", LENGTHS, words), ValueError, r"texts_or_ids\[0\]: expected a text that is not empty"),
         ((["a b", " "], [2, 3], words), ValueError, r"texts_or_ids\[1\]: expected a text"),
         (([], LENGTHS), ValueError, "expected at least one input, got none"),
         (([[4, 5], []], [2, 3]), ValueError, r"\[1\]: expected at least one token, got none"),
@@ -462,14 +462,14 @@ def test_an_interrupt_in_the_first_input_keeps_what_is_whole_of_it() -> None:
         (([object()], LENGTHS), TypeError, r"texts_or_ids\[0\]: expected a text or tokens"),
         (([[4, 48]], [2, 3]), ValueError, "expected tokens from 0 to 47, got 48"),
         (([[4, -1]], [2, 3]), ValueError, "expected tokens from 0 to 47, got -1"),
-        (("a b c", [2, 4], words), ValueError, r"\[0\]: expected at least 4 tokens.* got 3; give"),
+        (("a b c", [2, 4], words), ValueError, r"\[0\]: expected at least 4 tokens.* got 3; use"),
         ((tokens(80), [8, 65]), ValueError, "positions of LlamaForCausalLM, got 65; leave"),
-        ((tokens(), [8]), ValueError, "lengths: expected two at least"),
-        ((tokens(), [8, 8]), ValueError, "lengths: expected two at least"),
+        ((tokens(), [8]), ValueError, "lengths: expected at least two"),
+        ((tokens(), [8, 8]), ValueError, "lengths: expected at least two"),
         ((tokens(), [1, 8]), ValueError, "lengths: expected at least 2, got 1"),
         ((tokens(), [8, 9.5]), TypeError, "lengths: expected an integer, got 9.5"),
         ((tokens(), 8), TypeError, "lengths: expected integers, got 8"),
-        (([4, 5, 6],), ValueError, "expected at least 4 tokens, got 3; give longer inputs"),
+        (([4, 5, 6],), ValueError, "expected at least 4 tokens, got 3; use longer inputs"),
     ],
 )
 def test_bad_input(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
@@ -494,21 +494,25 @@ def test_positions_that_begin_behind_padding() -> None:
 
 
 def test_models_that_cannot_be_measured() -> None:
-    with pytest.raises(TypeError, match="model: expected a model of transformers"):
+    with pytest.raises(TypeError, match="model: expected a transformers model"):
         sharpmax.diagnose(torch.nn.Linear(2, 2), tokens(), LENGTHS)
     mamba = hf.MambaConfig(vocab_size=48, hidden_size=8, num_hidden_layers=1, state_size=2)
-    with pytest.raises(CannotSharpenError, match=r"no attention layer in it.*; give a model with"):
+    with pytest.raises(
+        CannotSharpenError, match=r"expected a model with attention layers, found none"
+    ):
         sharpmax.diagnose(hf.MambaModel(mamba), tokens(), LENGTHS)
-    with pytest.raises(CannotSharpenError, match="tells its attention which keys to take"):
+    with pytest.raises(CannotSharpenError, match="restricts its attention to chosen keys"):
         sharpmax.diagnose(indexed(), tokens(), LENGTHS)
-    with pytest.raises(NotImplementedError, match="reads two sequences; diagnose its get_encoder"):
+    with pytest.raises(
+        NotImplementedError, match=r"got the encoder-decoder .*; pass its get_encoder"
+    ):
         sharpmax.diagnose(shared("t5"), tokens(), LENGTHS)
     with pytest.raises(NotImplementedError, match="ViTModel reads pixel_values"):
         sharpmax.diagnose(shared("vit"), tokens(), LENGTHS)
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**TINY))
     with (
         sharpmax.sharpen(model, sharpmax.policies.Paper()),
-        pytest.raises(CannotSharpenError, match="is sharpened already"),
+        pytest.raises(CannotSharpenError, match="is already sharpened"),
     ):
         sharpmax.diagnose(model, tokens(vocabulary=32), LENGTHS)
 
@@ -599,14 +603,16 @@ def test_an_interrupt_leaves_whole_rounds() -> None:
 
 def test_bad_sizes() -> None:
     model = shared("llama")
-    with pytest.raises(ValueError, match="texts_or_ids: expected two at least"):
+    with pytest.raises(ValueError, match="texts_or_ids: expected at least two"):
         sharpmax.diagnose(model, sized({3: 10}))
     with pytest.raises(TypeError, match="texts_or_ids: expected an integer, got 'few'"):
         sharpmax.diagnose(model, {"few": [tokens()], "many": [tokens()]})
     uneven = {3: [tokens()], 5: [tokens(), tokens()]}
-    with pytest.raises(ValueError, match=r"as many inputs for each size, got \{3: 1, 5: 2\}"):
+    with pytest.raises(
+        ValueError, match=r"the same number of inputs for each size, got \{3: 1, 5: 2\}"
+    ):
         sharpmax.diagnose(model, uneven)
     with pytest.raises(ValueError, match=r"\[9\]: expected at most the 64 positions .* got 70 tok"):
         sharpmax.diagnose(model, sized({3: 10, 9: 70}, inputs=1))
-    with pytest.raises(ValueError, match="unit: expected 'tokens', unless sizes are given"):
+    with pytest.raises(ValueError, match="unit: expected 'tokens' unless inputs are given by size"):
         sharpmax.diagnose(model, tokens(), LENGTHS, unit="elements")

@@ -10,7 +10,7 @@ import pytest
 
 from model_families import shared
 from sharpmax.models import Distribution
-from sharpmax.models._diagnosis.heads import judge, of_layer
+from sharpmax.models._diagnosis.heads import judge, summarise
 from sharpmax.models._diagnosis.meter import Slot
 from sharpmax.models._inspect import attention_layers
 
@@ -46,7 +46,7 @@ def test_the_slope_is_by_least_squares_in_log_n() -> None:
     layer = attention_layers(shared("llama"))[0]
     counts, entropies = [10.0, 100.0, 1000.0], [1.0, 2.0, 2.5]
     slots = {int(n): slot(h, n) for n, h in zip(counts, entropies, strict=True)}
-    _, (head,) = of_layer(layer, slots, sink=False)
+    _, (head,) = summarise(layer, slots, sink=False)
     expected = np.polyfit(np.log(counts), entropies, 1)[0]
     assert head.slope == pytest.approx(expected)
     assert head.verdict == "growing"
@@ -56,7 +56,7 @@ def test_a_single_key_and_rows_without_one() -> None:
     layer = attention_layers(shared("llama"))[0]
     rows = Slot([np.concatenate([slot(0.0, n, 1).blocks[0] for n in (1, 1, 0)], axis=2)])
     rows.blocks.append(slot(math.nan, 5.0, 2).blocks[0])
-    (record, _), (head,) = of_layer(layer, {4: rows, 8: rows}, sink=False)
+    (record, _), (head,) = summarise(layer, {4: rows, 8: rows}, sink=False)
     assert (record.measured, record.skipped, record.non_finite) == (2, 1, 2)
     assert record.normalised_entropy == Distribution(0.0, 0.0, 0.0, 0.0, 0.0)
     assert (head.slope, head.verdict) == (None, None)
@@ -66,6 +66,6 @@ def test_a_critical_length_beyond_all_inputs_is_left_out() -> None:
     layer = attention_layers(shared("llama"))[0]
     far = slot(1.0, 10.0)
     far.blocks[0][3] = 1e5
-    (record,), _ = of_layer(layer, {10: far}, sink=False)
+    (record,), _ = summarise(layer, {10: far}, sink=False)
     assert record.critical_length is None
     assert record.spread == Distribution(1e5, 0.0, 1e5, 1e5, 1e5)

@@ -119,7 +119,7 @@ def test_looking_ahead_is_refused() -> None:
             meter.observe(0, problem(mask, is_causal=False))
 
 
-def test_the_door_tells_an_observer() -> None:
+def test_the_interface_tells_an_observer() -> None:
     seen: list[tuple[int, Problem]] = []
 
     class Watcher:

@@ -16,7 +16,6 @@ from sharpmax import MissingExtraError
 from sharpmax._files import write_sealed
 from sharpmax.models import DamagedFileError, Diagnosis, Distribution
 from sharpmax.models._diagnosis.heads import VERDICTS
-from sharpmax.models._diagnosis.result import FORMAT
 
 
 def made() -> Diagnosis:
@@ -25,29 +24,30 @@ def made() -> Diagnosis:
 
 def test_round_trip(tmp_path: Path) -> None:
     diagnosis = made()
-    path = diagnosis.to_json(tmp_path / "deep" / "gemma.json")
-    again = Diagnosis.from_json(path)
+    path = diagnosis.save(tmp_path / "deep" / "gemma.json")
+    again = Diagnosis.load(path)
     assert again == diagnosis
     assert isinstance(again.records[0].entropy, Distribution)
     assert again.summary() == diagnosis.summary()
-    assert json.loads(path.read_text("utf-8"))["kind"] == FORMAT
+    assert Diagnosis.from_dict(json.loads(diagnosis.to_json())) == diagnosis
+    assert json.loads(path.read_text("utf-8"))["kind"] == Diagnosis.FORMAT
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    path = made().to_json(tmp_path / "gemma.json")
+    path = made().save(tmp_path / "gemma.json")
     text = path.read_text("utf-8")
     path.write_text(text[: len(text) // 2], "utf-8")
     with pytest.raises(DamagedFileError, match="cut off"):
-        Diagnosis.from_json(path)
+        Diagnosis.load(path)
     path.write_text(text.replace('"verdict": "local"', '"verdict": "flat"'), "utf-8")
     with pytest.raises(DamagedFileError, match="changed after it was written"):
-        Diagnosis.from_json(path)
-    write_sealed(path, FORMAT, {"model_name": "x"})
-    with pytest.raises(DamagedFileError, match="not a diagnosis that can be read"):
-        Diagnosis.from_json(path)
+        Diagnosis.load(path)
+    write_sealed(path, Diagnosis.FORMAT, {"model_name": "x"})
+    with pytest.raises(DamagedFileError, match="expected a diagnosis, got data that do not fit"):
+        Diagnosis.load(path)
     write_sealed(path, "something else", {})
     with pytest.raises(DamagedFileError, match="expected a file of kind"):
-        Diagnosis.from_json(path)
+        Diagnosis.load(path)
 
 
 def test_the_worst_heads_come_first() -> None:
@@ -55,7 +55,7 @@ def test_the_worst_heads_come_first() -> None:
     lines = diagnosis.summary(limit=2).splitlines()
     assert lines[0] == "gemma2 (float32, eager): 8 heads, 1 input"
     assert lines[1] == "lengths 10, 20, 40; the last 64 rows of each, at most half of them"
-    assert lines[2] == "280 rows measured, 0 without a key, 0 not finite"
+    assert lines[2] == "280 rows measured, 0 without visible keys, 0 not finite"
     start = lines.index("heads at 40") + 2
     assert lines[start + 2] == "and 2 more"
     table = diagnosis.summary(limit=None).splitlines()
@@ -66,7 +66,7 @@ def test_the_worst_heads_come_first() -> None:
     assert "more" not in table[-1]
 
 
-def test_one_row_a_head_and_length_for_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_row_per_head_and_length_for_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
     diagnosis = made()
     rows = diagnosis.to_pandas()

@@ -1,9 +1,10 @@
-"""Finding which heads of a model to sharpen, and by how much, without doing harm."""
+"""Find which heads of a model to change, and by how much, without harm to ordinary text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._resampling import clustered_interval
 from sharpmax._statistics import RowStatistics
-from sharpmax.models._calibration.fit import Part, fit
+from sharpmax.models._calibration.fit import Term, fit
 from sharpmax.models._calibration.objectives import (
     Objective,
     Splits,
@@ -24,31 +25,35 @@ from sharpmax.models._calibration.objectives import (
     drift,
     text_loss,
 )
-from sharpmax.models._calibration.parameters import Family, FamilyName
+from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._calibration.result import Calibration
-from sharpmax.models._calibration.select import Candidate, Losses, Selection, evaluate, select
-from sharpmax.models._diagnosis.diagnose import positions
-from sharpmax.models._handle import Sharpened, tensor_parallel
-from sharpmax.models._inspect import attention_layers
+from sharpmax.models._calibration.select import Candidate, Selection, losses_of, select
+from sharpmax.models._handle import Sharpened, neutral_rules
+from sharpmax.models._inspect import (
+    attention_layers,
+    check_causal_lm,
+    check_one_rank,
+    check_reachable,
+    inner_model,
+    positions,
+)
 from sharpmax.models._record import record
-from sharpmax.models._rule import Rule
-from sharpmax.models._sharpen import check_causal_lm, check_reachable, inner_model
 
 TOLERANCE = 0.02
-"""Nats by which the loss on ordinary text may rise, if nothing else is asked for."""
+"""Default for the largest increase of the loss on ordinary text, in nats per token."""
 
 TEXT_WEIGHT = 30.0
-"""Nats of an answer that a nat of ordinary text counts for, if nothing else is asked for."""
+"""Default weight of one nat of ordinary text, in nats of an answer."""
 
 
 class Stage(NamedTuple):
-    """How far a calibration is.
+    """The progress of a calibration.
 
     Attributes:
         name: "fit", "select" or "test".
-        step: of `steps`.
-        steps: in this stage.
-        losses: of the last step of the fit: the objective, and the drift on ordinary text.
+        step: number of finished steps of this stage.
+        steps: number of steps of this stage.
+        losses: after a step of the fit: the objective, and the drift on ordinary text.
     """
 
     name: Literal["fit", "select", "test"]
@@ -75,53 +80,56 @@ def calibrate(
     seed: int = 0,
     on_progress: Callable[[Stage], None] | None = None,
 ) -> Calibration:
-    """Fit one or two numbers a head to data, and keep what other data says is a gain.
+    """Fit one or two numbers per head, and keep those that help on unseen data.
 
-    With the weights frozen, the numbers of a family (`sharpmax.models.Family`) are fitted by
-    gradient through the attention on the first part of the data. On the second part, heads whose
-    change does not help are set back, and no more of the rest is kept than leaves the loss on
-    ordinary text as it is, within the tolerance, for certain. The third part gives the figures in
+    The weights stay frozen. The first split fits the numbers by gradient descent through the
+    attention. On the second split, heads that do not help are reset, and the rest is kept only if
+    the loss on ordinary text stays within the tolerance. The third split gives the figures
     `before` and `after`, with intervals in `notes["test"]`; nothing is chosen by it. Every context
-    counts once, however many questions it has. If nothing holds, the calibration is empty: leave
-    this model alone.
+    counts once, regardless of its number of questions. If nothing helps, the calibration is empty.
 
-    That the objective falls does not show that sharpening did it: compare with the family "gain",
+    A lower objective does not show that the temperature caused it: compare with the family "gain",
     which changes no temperature, as `sharpmax calibrate` does.
 
+    Prior work: one temperature per head is HeadScale (arXiv 2404.12224), one scalar per head output
+    is SEAL (arXiv 2501.15225).
+
     Args:
-        model: of transformers; it is as it was before afterwards. A causal language model, unless
-            the objective is your own and there is no guard.
-        data: what the objective is about, in three parts. For "text" windows (`text_splits` makes
-            them); for "answers" and "exact" questions, as `sharpmax.tasks` draws them; for an
-            objective of your own, whatever that takes.
-        objective: "text", the mean loss of the next token; "answers", minus the logarithm of the
-            probability of the answer; "exact", the share of answers that greedy decoding gets
-            wrong, which has no gradient: fitted are "answers" then, and what is kept, and the
-            figures, are by that share; or a function of the model and some items that gives a loss
-            for each, through which gradients pass.
-        text: windows of ordinary text, in three parts, for the guard. Needed unless the objective
-            is "text"; None with a tolerance of infinity switches the guard off.
-        tolerance: nats by which the loss on ordinary text may rise, two standard errors included.
-        family: what may change in a head.
-        flatten: whether heads may become less sharp.
-        steps: of the fit.
-        batch: items in a step; questions of one context count as one.
-        text_batch: windows of ordinary text in a step.
-        text_weight: of their drift in the fit, and of their loss in the choice of heads.
+        model: a transformers model, which is unchanged afterwards. It must be a causal language
+            model, unless the objective is a function and `text` is None.
+        data: three splits of items. For "text": windows (see `text_splits`). For "answers" and
+            "exact": questions, as in `sharpmax.tasks`. For a function: whatever it accepts.
+        objective: "text", the mean loss of the next token; "answers", the negative log-probability
+            of the answer; "exact", the share of wrong answers under greedy decoding, where the fit
+            minimises "answers" and the share selects heads; or a function of the model and some
+            items that returns one differentiable loss per item.
+        text: windows of ordinary text, in three splits, for the guard. Required unless the
+            objective is "text"; None with an infinite tolerance switches the guard off.
+        tolerance: largest increase of the loss on ordinary text, in nats per token, with two
+            standard errors included.
+        family: the numbers of a head. "constant": log beta, the same for every row. "entropy": a in
+            log beta = a * max(0, H - reference), where the reference is the head's entropy at the
+            lengths of the fit. "gain": the logarithm of a factor of the head's output.
+            "constant+gain" and "entropy+gain": both.
+        flatten: whether beta may be below 1; not with "entropy".
+        steps: number of steps of the fit.
+        batch: items per step; questions of one context count as one.
+        text_batch: windows of ordinary text per step.
+        text_weight: weight of ordinary text: of the KL divergence from the original predictions in
+            the fit, and of the loss in the choice of heads.
         learning_rate: of Adam.
-        shrink: weight of the sum of absolute values, which pulls numbers towards zero; heads are
-            set back to exactly zero by the second part of the data alone.
-        seed: of the order of the data.
-        on_progress: called during the work.
+        shrink: weight of the sum of absolute values, which pulls numbers towards zero.
+        seed: seed of the order of the data.
+        on_progress: called with the stage after each step.
 
     Returns:
-        The calibration, for `sharpmax.sharpen` or its `save`.
+        The calibration: pass it to `sharpmax.sharpen`, or `save` it.
 
     Raises:
-        CannotSharpenError: there is no attention that can be reached, the model is sharpened, or it
-            is no causal language model where one is needed.
-        NotImplementedError: the heads of the model are spread over ranks.
-        TypeError, ValueError: naming the argument, what was expected and what came.
+        CannotSharpenError: no attention layer can be reached, the model is already sharpened, or it
+            is not a causal language model where one is required.
+        NotImplementedError: the heads of the model are distributed over ranks.
+        TypeError, ValueError: names the argument, what was expected and what came.
     """
     inner = inner_model(model)
     layers = attention_layers(inner)
@@ -130,76 +138,74 @@ def calibrate(
     else:
         # Texts and answers are measured token by token.
         check_causal_lm(inner, layers)
-    if tensor_parallel(inner)[0] > 1:
-        raise NotImplementedError("model: its heads are spread over ranks")
+    check_one_rank(inner)
     splits, measure, judge = _objective(data, objective)
     _check_numbers(1, steps=steps, batch=batch, text_batch=text_batch)
     _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
     if not learning_rate > 0:
-        raise ValueError(f"learning_rate: expected above 0, got {learning_rate}")
+        raise ValueError(f"learning_rate: expected a number above 0, got {learning_rate}")
     _check_positions(inner, "data", splits)
     if text is not None:
         _check_positions(inner, "text", text)
     if text is None and objective != "text" and tolerance != float("inf"):
         raise ValueError(
-            "text: expected windows of ordinary text, which guard against harm; to go without, "
-            f"give tolerance=float('inf'), got tolerance={tolerance}"
+            "text: expected windows of ordinary text for the guard, got None; to go without a "
+            f"guard, pass tolerance=float('inf') instead of {tolerance}"
         )
-    open_layers = [layer for layer in layers if layer.closed is None]
 
-    def say(*stage: Any) -> None:
+    def report(*stage: Any) -> None:
         if on_progress is not None:
             on_progress(Stage(*stage))
 
-    def parts(name: str) -> list[Part]:
-        """The objective and the guard on one of the three parts of the data."""
+    def terms(split: str) -> list[Term]:
+        """Return the objective and the guard on one split."""
         key = None if objective == "text" else _context
-        found = [Part(measure, getattr(splits, name), batch, key=key, judge=judge)]
+        found = [Term(measure, getattr(splits, split), batch, key=key, judge=judge)]
         if text is not None:
-            guard = drift(sharpened.disabled) if name == "fit" else text_loss
-            found.append(Part(guard, getattr(text, name), text_batch, text_weight))
+            guard = drift(partial(neutral_rules, sharpened)) if split == "fit" else text_loss
+            found.append(Term(guard, getattr(text, split), text_batch, text_weight))
         return found
 
-    with Sharpened(inner, layers, {layer.index: Rule() for layer in open_layers}) as sharpened:
+    with Sharpened(inner, layers) as sharpened:
         measured = None
         if "entropy" in family.split("+"):
-            usual = Part(measure, splits.fit, 1) if text is None else Part(text_loss, text.fit, 1)
+            usual = Term(measure, splits.fit, 1) if text is None else Term(text_loss, text.fit, 1)
             measured = references(sharpened, usual)
-        chosen = Family(family, open_layers, flatten, measured)
+        reachable = [layer for layer in layers if layer.unreachable is None]
+        parameters = HeadParameters(family, reachable, flatten, measured)
         fitted = fit(
             sharpened,
-            chosen,
-            parts("fit"),
+            parameters,
+            terms("fit"),
             steps=steps,
             learning_rate=learning_rate,
             shrink=shrink,
             seed=seed,
-            on_step=lambda step, count, losses: say("fit", step, count, tuple(losses)),
+            on_step=lambda step, count, losses: report("fit", step, count, tuple(losses)),
         )
-        guarded = parts("select")
+        task, *guard = terms("select")
         selection = select(
             sharpened,
-            chosen,
+            parameters,
             fitted.numbers,
-            guarded[0],
-            guarded[1] if len(guarded) > 1 else None,
+            task,
+            guard[0] if guard else None,
             tolerance=tolerance,
-            on_step=lambda step, count: say("select", step, count),
+            on_step=lambda step, count: report("select", step, count),
         )
-        say("test", 0, 1)
-        figures = _test(sharpened, chosen, selection.numbers, parts("test"))
-        say("test", 1, 1)
+        report("test", 0, 1)
+        figures = _test(sharpened, parameters, selection.numbers, terms("test"))
+        report("test", 1, 1)
 
-    policies, gains = _plain(chosen, selection.numbers)
-    first = figures["objective"]
+    policies, gains = _plain(parameters, selection.numbers)
     return Calibration.of(
         inner,
         policies,
         gains=gains,
         lengths=sorted({len(item.ids) for item in splits.fit if hasattr(item, "ids")}),
-        objective=_name(objective),
-        before=first["before"],
-        after=first["after"],
+        objective=_unit(objective),
+        before=figures["objective"]["before"],
+        after=figures["objective"]["after"],
         split_sizes=splits.sizes(),
         notes={
             "family": family,
@@ -211,22 +217,22 @@ def calibrate(
             "learning_rate": learning_rate,
             "seed": seed,
             "own_temperatures": list(sharpened.notes),
-            "select": _told(selection),
+            "select": _selection_notes(selection),
             "test": figures,
         },
     )
 
 
 def _objective(data: Any, objective: Any) -> tuple[Splits[Any], Objective, Objective | None]:
-    """The data in three parts, the function that is fitted, and the judge if it is another."""
+    """Return the splits, the function that is fitted, and the judge if it differs."""
     if objective not in ("text", "answers", "exact") and not callable(objective):
         raise ValueError(
             f"objective: expected 'text', 'answers', 'exact' or a function, got {objective!r}"
         )
     if not isinstance(data, Splits):
         raise TypeError(
-            "data: expected Splits(fit=…, select=…, test=…), three parts with nothing in common, "
-            f"got {type(data).__name__}"
+            "data: expected Splits(fit=…, select=…, test=…), three disjoint splits, got "
+            f"{type(data).__name__}"
         )
     if objective == "exact":
         return data, answer_loss, answer_wrong
@@ -241,29 +247,28 @@ def _check_numbers(least: float, **numbers: float) -> None:
 
 
 def _check_positions(model: PreTrainedModel, name: str, splits: Splits[Any]) -> None:
-    """Refuse what is longer than the model can read, before the work."""
     limit = positions(model)
     sizes = [
         # The last token of an answer is not read.
         len(item.ids) + max(0, len(getattr(item, "answer_ids", ())) - 1)
-        for part in vars(splits).values()
-        for item in part
+        for items in vars(splits).values()
+        for item in items
         if hasattr(item, "ids")
     ]
     if limit is not None and max(sizes, default=0) > limit:
         raise ValueError(
             f"{name}: expected at most the {limit} positions of {type(model).__name__}, got "
-            f"{max(sizes)} tokens; give shorter items"
+            f"{max(sizes)} tokens; use shorter items"
         )
 
 
-def _name(objective: Any) -> str:
-    names = {
+def _unit(objective: Any) -> str:
+    units = {
         "text": "nats per token",
         "answers": "nats per answer",
         "exact": "share of wrong answers",
     }
-    return names.get(objective, getattr(objective, "__name__", type(objective).__name__))
+    return units.get(objective, getattr(objective, "__name__", type(objective).__name__))
 
 
 def _context(item: Any) -> Any:
@@ -271,7 +276,7 @@ def _context(item: Any) -> Any:
 
 
 class _Entropies:
-    """Mean entropy of each head, over the second half of the rows of windows."""
+    """Record the mean entropy of each head over the second half of the rows."""
 
     def __init__(self) -> None:
         self.found: dict[int, list[Tensor]] = {}
@@ -282,44 +287,40 @@ class _Entropies:
         self.found.setdefault(layer, []).append(entropy[..., rows // 2 :].mean((0, 2)))
 
 
-def references(sharpened: Sharpened, part: Part) -> dict[int, Tensor]:
-    """The entropy of each head at the lengths of the fit, where the model works."""
+def references(sharpened: Sharpened, term: Term) -> dict[int, Tensor]:
+    """Measure the entropy of each head in the original model, on up to eight groups of a term."""
     entropies = _Entropies()
     with sharpened.disabled(), record(sharpened.model, entropies), torch.no_grad():
-        for items in part.groups()[:8]:
-            part.objective(sharpened.model, items)
+        for items in term.groups()[:8]:
+            term.objective(sharpened.model, items)
     return {layer: torch.stack(found).mean(0) for layer, found in entropies.found.items()}
 
 
 def _test(
-    sharpened: Sharpened, family: Family, numbers: Tensor, parts: list[Part]
+    sharpened: Sharpened, parameters: HeadParameters, numbers: Tensor, terms: list[Term]
 ) -> dict[str, Any]:
-    """The published figures: losses before and after, and the change with its interval."""
+    """Return losses before and after, and the change with its interval, per term."""
     found = {}
-    for name, part in zip(("objective", "text"), parts, strict=False):
-        before = evaluate(sharpened, family, family.neutral(), part)
-        after = evaluate(sharpened, family, numbers, part) if numbers.any() else before
-        found[name] = _figures(before, after)
+    for name, term in zip(("objective", "text"), terms, strict=False):
+        before = losses_of(sharpened, parameters, parameters.neutral(), term)
+        after = losses_of(sharpened, parameters, numbers, term) if numbers.any() else before
+        change = (after.by_context - before.by_context).tolist()
+        found[name] = {
+            "before": before.mean,
+            "after": after.mean,
+            "change": sum(change) / len(change),
+            "interval": clustered_interval(change, range(len(change))),
+            "items": len(before.values),
+            "contexts": len(change),
+        }
     return found
 
 
-def _figures(before: Losses, after: Losses) -> dict[str, Any]:
-    change = (after.by_context - before.by_context).tolist()
-    return {
-        "before": before.mean,
-        "after": after.mean,
-        "change": sum(change) / len(change),
-        "interval": clustered_interval(change, range(len(change))),
-        "items": len(before.values),
-        "contexts": len(change),
-    }
-
-
-def _told(selection: Selection) -> dict[str, Any]:
-    """What the second part of the data said, ready for JSON."""
+def _selection_notes(selection: Selection) -> dict[str, Any]:
+    """Return a selection as plain data."""
 
     def plain(candidate: Candidate) -> dict[str, Any]:
-        # One context alone says nothing about others, and JSON has no infinity.
+        # With one context the bounds are infinite, which JSON cannot express.
         return {name: x if isfinite(x) else None for name, x in candidate._asdict().items()}
 
     return {
@@ -329,15 +330,17 @@ def _told(selection: Selection) -> dict[str, Any]:
     }
 
 
-def _plain(family: Family, numbers: Tensor) -> tuple[dict[int, Any], dict[int, tuple[float, ...]]]:
-    """Policies and gains of the layers that change, with plain numbers."""
+def _plain(
+    parameters: HeadParameters, numbers: Tensor
+) -> tuple[dict[int, Any], dict[int, tuple[float, ...]]]:
+    """Return the policies and gains of the changed layers, with rounded plain numbers."""
     policies, gains = {}, {}
-    for index, rule in family.rules(numbers).items():
+    for index, rule in parameters.rules(numbers).items():
         if rule.policy is not None:
-            parameters = {
+            values = {
                 name: value.double().numpy().round(6) for name, value in asdict(rule.policy).items()
             }
-            policies[index] = type(rule.policy)(**parameters)
+            policies[index] = type(rule.policy)(**values)
         if rule.gain is not None:
             gains[index] = tuple(round(factor, 6) for factor in rule.gain.tolist())
     return policies, gains

@@ -1,33 +1,32 @@
-"""Fitting the numbers of a family by gradient, with the weights of the model frozen."""
+"""Fit the numbers of the heads by gradient descent, with the weights of the model frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sharpmax.models._calibration.objectives import Objective
-from sharpmax.models._calibration.parameters import Family
-from sharpmax.models._handle import Sharpened
+from sharpmax.models._calibration.parameters import HeadParameters
+from sharpmax.models._handle import Sharpened, set_rules
+from sharpmax.models._inspect import evaluation_mode
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the things that a fit makes smaller.
+class Term:
+    """One term of the total loss: an objective on some data.
 
     Attributes:
-        objective: the losses.
+        objective: the loss per item.
         items: the data.
-        batch: how many items, or groups of them that belong together, a step takes.
-        weight: of the mean loss, in the sum over all parts.
-        key: what items that are taken together have in common; None takes each alone.
-        judge: what tells whether a change helps, in the place of the objective; it needs no
-            gradients.
+        batch: number of groups of items per step.
+        weight: weight of the mean loss in the total loss.
+        key: items with the same key form one group; None puts each item into a group of its own.
+        judge: what decides whether a change helps, instead of the objective; it needs no gradient.
     """
 
     objective: Objective
@@ -38,7 +37,7 @@ class Part:
     judge: Objective | None = None
 
     def groups(self) -> list[list[Any]]:
-        """Items that are taken together."""
+        """Return the groups of items."""
         if self.key is None:
             return [[item] for item in self.items]
         found: dict[Any, list[Any]] = {}
@@ -49,11 +48,11 @@ class Part:
 
 @dataclass
 class Fit:
-    """Numbers that were fitted.
+    """The result of a fit.
 
     Attributes:
-        numbers: [parts of the family, heads].
-        losses: of each step, the mean loss of each part.
+        numbers: [kinds of numbers, heads].
+        losses: mean loss of each term, per step.
     """
 
     numbers: Tensor
@@ -62,8 +61,8 @@ class Fit:
 
 def fit(
     sharpened: Sharpened,
-    family: Family,
-    parts: Sequence[Part],
+    parameters: HeadParameters,
+    terms: Sequence[Term],
     *,
     steps: int,
     learning_rate: float,
@@ -71,38 +70,38 @@ def fit(
     seed: int,
     on_step: Callable[[int, int, list[float]], None] | None = None,
 ) -> Fit:
-    """Adam on the numbers of a family, which begin at "change nothing".
+    """Fit the numbers of the heads with Adam, starting from no change.
 
     Args:
-        sharpened: the model, whose rules are changed on the way.
-        family: what may change.
-        parts: what is made smaller.
-        steps: how many.
+        sharpened: the model; its rules change during the fit.
+        parameters: what may change.
+        terms: the terms of the total loss.
+        steps: number of steps.
         learning_rate: at the first step; it falls to zero along half a cosine.
-        shrink: weight of the sum of the numbers' absolute values. Its slope is one more part of the
-            gradient: it pulls numbers towards zero, but few come to stand exactly there.
-        seed: of the order of the data.
+        shrink: weight of the sum of absolute values. It pulls numbers towards zero, but rarely to
+            exactly zero.
+        seed: seed of the order of the data.
         on_step: called after each step with its number, the number of steps and the losses.
     """
-    result = Fit(family.neutral().requires_grad_())
-    numbers = result.numbers
+    numbers = parameters.neutral().requires_grad_()
+    result = Fit(numbers)
     optimiser = torch.optim.Adam([numbers], lr=learning_rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     orders = [
-        _in_turn(part.groups(), np.random.default_rng((seed, i))) for i, part in enumerate(parts)
+        _shuffled(term.groups(), np.random.default_rng((seed, i))) for i, term in enumerate(terms)
     ]
-    with frozen(sharpened.model):
+    with evaluation_mode(sharpened.model, frozen=True), torch.enable_grad():
         for step in range(steps):
             optimiser.zero_grad()
             losses = []
-            for part, order in zip(parts, orders, strict=True):
-                taken = [next(order) for _ in range(part.batch)]
-                losses.append(_accumulate(sharpened, family, numbers, part, taken))
+            for term, order in zip(terms, orders, strict=True):
+                taken = [next(order) for _ in range(term.batch)]
+                losses.append(_accumulate(sharpened, parameters, numbers, term, taken))
             (shrink * numbers.abs().sum()).backward()
             optimiser.step()
             schedule.step()
             with torch.no_grad():
-                numbers.copy_(family.project(numbers))
+                numbers.copy_(parameters.project(numbers))
             result.losses.append(losses)
             if on_step is not None:
                 on_step(step + 1, steps, losses)
@@ -111,50 +110,36 @@ def fit(
 
 
 def gradients(
-    sharpened: Sharpened, family: Family, numbers: Tensor, part: Part
+    sharpened: Sharpened, parameters: HeadParameters, numbers: Tensor, term: Term
 ) -> tuple[float, Tensor]:
-    """The mean loss over all groups of a part, and its derivative by the numbers."""
+    """Return the mean loss over all groups of a term, and its derivative by the numbers."""
     at = numbers.detach().clone().requires_grad_()
-    with frozen(sharpened.model):
-        loss = _accumulate(sharpened, family, at, replace(part, weight=1.0), part.groups())
+    with evaluation_mode(sharpened.model, frozen=True), torch.enable_grad():
+        loss = _accumulate(sharpened, parameters, at, replace(term, weight=1.0), term.groups())
     assert at.grad is not None
     return loss, at.grad
 
 
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """A model in evaluation mode whose weights want no gradients, within a block."""
-    wanted = [weight for weight in model.parameters() if weight.requires_grad]
-    training = [part for part in model.modules() if part.training]
-    for weight in wanted:
-        weight.requires_grad_(False)
-    model.eval()
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        for weight in wanted:
-            weight.requires_grad_(True)
-        for module in training:
-            module.training = True
-
-
 def _accumulate(
-    sharpened: Sharpened, family: Family, numbers: Tensor, part: Part, groups: list[list[Any]]
+    sharpened: Sharpened,
+    parameters: HeadParameters,
+    numbers: Tensor,
+    term: Term,
+    groups: list[list[Any]],
 ) -> float:
-    """Add the gradient of the mean loss of some groups, each of which counts once; gives it."""
+    """Add the gradient of the mean loss over groups, each of which counts once; return the loss."""
     total = 0.0
     for items in groups:
-        # A graph of its own for each group, so that no two are in memory at a time.
-        sharpened.adopt(family.rules(numbers))
-        loss = part.objective(sharpened.model, items).mean() / len(groups)
-        (part.weight * loss).backward()
+        # One graph per group, so that only one is in memory at a time.
+        set_rules(sharpened, parameters.rules(numbers))
+        loss = term.objective(sharpened.model, items).mean() / len(groups)
+        (term.weight * loss).backward()
         total += loss.item()
     return total
 
 
-def _in_turn(groups: list[list[Any]], rng: np.random.Generator) -> Iterator[list[Any]]:
-    """Groups without end: all of them, in a new order each time."""
+def _shuffled(groups: list[list[Any]], rng: np.random.Generator) -> Iterator[list[Any]]:
+    """Yield groups without end: all of them, in a new order each time."""
     while True:
         for index in rng.permutation(len(groups)):
             yield groups[index]

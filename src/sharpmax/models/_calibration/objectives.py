@@ -1,4 +1,4 @@
-"""What calibration makes smaller: losses of a model, in nats, that can be differentiated."""
+"""What calibration minimises: differentiable losses of a model, in nats, and their data."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from sharpmax.models._interface import NAMES
 Item = TypeVar("Item")
 
 Objective = Callable[[PreTrainedModel, Sequence[Any]], Tensor]
-"""A model and items of the data to their losses, a number an item."""
+"""A function of a model and some items that returns one loss per item."""
 
-_APART = 4
-"""Drift is measured at every fourth place: it differs less from place to place than a loss does."""
+_STRIDE = 4
+"""Drift is measured at every fourth token: it varies less between tokens than a loss does."""
 
 
 @dataclass(frozen=True)
 class Splits(Generic[Item]):
-    """Data in three parts, which must have nothing in common.
+    """Data in three disjoint splits.
 
     Attributes:
-        fit: what parameters are fitted on.
-        select: what tells which heads keep them.
-        test: what gives the published figures; nothing is chosen by it.
+        fit: for fitting parameters.
+        select: for choosing the heads that keep them.
+        test: for the reported figures; nothing is chosen by it.
     """
 
     fit: Sequence[Item]
@@ -44,10 +44,10 @@ class Splits(Generic[Item]):
     def __post_init__(self) -> None:
         for name, items in vars(self).items():
             if not len(items):
-                raise ValueError(f"{name}: expected at least one item in each part, got none")
+                raise ValueError(f"{name}: expected at least one item in each split, got none")
 
     def sizes(self) -> dict[str, int]:
-        """How many items each part has."""
+        """Return the number of items per split."""
         return {name: len(items) for name, items in vars(self).items()}
 
 
@@ -57,8 +57,8 @@ class Window:
 
     Attributes:
         ids: the tokens.
-        context: windows with the same number are not independent of each other.
-        first: the first token whose loss counts; what is before it is only read.
+        context: windows with the same number are not independent.
+        first: the first token whose loss counts; earlier tokens are only read.
     """
 
     ids: tuple[int, ...]
@@ -76,18 +76,18 @@ class Window:
 def text_splits(
     texts: Iterable[Sequence[int]], length: int, *, shares: Sequence[float] = (0.5, 0.25, 0.25)
 ) -> Splits[Window]:
-    """Windows of texts, of which the first part is for fitting and the last for the test.
+    """Cut texts into windows for fitting, selecting and testing.
 
-    Each text is cut into three stretches, one after the other, and each of these into windows
-    without overlap; so no window of a part is within a window's length of another part's.
+    Each text is cut into three consecutive stretches, one per split, and each stretch into windows
+    that do not overlap.
 
     Args:
-        texts: in tokens.
-        length: tokens of a window.
-        shares: of a text that go to each part.
+        texts: texts, in tokens.
+        length: number of tokens per window.
+        shares: share of each text per split.
 
     Raises:
-        ValueError: the texts are too short for a window in each part.
+        ValueError: the texts are too short for one window per split.
 
     Example:
         >>> splits = text_splits([range(400)], 50)
@@ -96,24 +96,24 @@ def text_splits(
         >>> splits.test[0].ids[0]
         300
     """
-    parts: tuple[list[Window], ...] = ([], [], [])
+    splits: tuple[list[Window], ...] = ([], [], [])
     for text in texts:
         start = 0
-        for part, share in zip(parts, shares, strict=True):
+        for split, share in zip(splits, shares, strict=True):
             stop = start + int(share * len(text))
             for at in range(start, stop - length + 1, length):
-                part.append(Window(tuple(text[at : at + length]), sum(map(len, parts))))
+                split.append(Window(tuple(text[at : at + length]), sum(map(len, splits))))
             start = stop
-    if not all(parts):
+    if not all(splits):
         raise ValueError(
-            f"texts: expected enough for a window of {length} tokens in each of three parts; give "
+            f"texts: expected at least one window of {length} tokens in each of three splits; give "
             "longer texts or a shorter length"
         )
-    return Splits(*parts)
+    return Splits(*splits)
 
 
 def text_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
-    """The mean loss of the next token in each window."""
+    """Return the mean loss of the next token for each window, in nats."""
     losses = []
     for window in windows:
         ids = torch.tensor([window.ids], device=model.device)
@@ -124,58 +124,53 @@ def text_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
 
 
 def checked(objective: Objective) -> Objective:
-    """An objective that somebody brought, whose losses are looked at before they are used.
-
-    Raises:
-        TypeError, ValueError: by what is returned, saying what was expected and what came.
-    """
+    """Wrap a user's objective so that its losses are checked before they are used."""
 
     def measure(model: PreTrainedModel, items: Sequence[Any]) -> Tensor:
         losses: Any = objective(model, items)
         if not isinstance(losses, Tensor) or not losses.is_floating_point():
             got = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
-            raise TypeError(f"objective: expected a tensor of floating losses, got {got}")
+            raise TypeError(f"objective: expected a floating-point tensor of losses, got {got}")
         if losses.shape != (len(items),):
             raise ValueError(
-                f"objective: expected a loss for each item, of shape ({len(items)},), got shape "
+                f"objective: expected one loss per item, shape ({len(items)},), got shape "
                 f"{tuple(losses.shape)}; average over tokens, but not over items"
             )
         if torch.is_grad_enabled() and not losses.requires_grad:
             raise ValueError(
-                "objective: expected losses through which gradients pass to the attention, got "
-                "none; call the model without no_grad, and leave out item, detach and argmax"
+                "objective: expected losses with a gradient, got none; call the model without "
+                "no_grad, and do not use item, detach or argmax"
             )
         return losses
 
     return measure
 
 
-def drift(as_it_is: Callable[[], AbstractContextManager[None]]) -> Objective:
-    """How far what a model expects of texts is from what it expected before its change.
+def drift(original: Callable[[], AbstractContextManager[None]]) -> Objective:
+    """Return the KL divergence from the original next-token predictions as an objective.
 
-    It is the Kullback-Leibler divergence of the probabilities of the next token, in the mean over
-    every fourth place of a window. The loss of the next token falls where a change suits the style
-    of the texts at hand, and says little about others then; the divergence has nothing to gain.
+    It is averaged over every fourth token of a window. Unlike the loss of the next token, it cannot
+    fall because a change happens to suit the style of the texts.
 
     Args:
-        as_it_is: gives a context in which the model is as it was.
+        original: returns a context in which the model computes what it did before the change.
     """
 
     def measure(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
         found = []
         for window in windows:
-            with torch.no_grad(), as_it_is():
-                before = _expected(model, window)
-            after = _expected(model, window)
+            with torch.no_grad(), original():
+                before = _predictions(model, window)
+            after = _predictions(model, window)
             found.append(F.kl_div(after, before, log_target=True, reduction="batchmean"))
         return torch.stack(found)
 
     return measure
 
 
-def _expected(model: PreTrainedModel, window: Window) -> Tensor:
-    """Logarithms of the probabilities of tokens, [places, vocabulary]."""
-    places = torch.arange(window.first - 1, len(window.ids), _APART, device=model.device)
+def _predictions(model: PreTrainedModel, window: Window) -> Tensor:
+    """Return log-probabilities of next tokens, [places, vocabulary]."""
+    places = torch.arange(window.first - 1, len(window.ids), _STRIDE, device=model.device)
     ids = torch.tensor([window.ids], device=model.device)
     output: Any = model(input_ids=ids, use_cache=False, logits_to_keep=places)
     logits: Tensor = output.logits[0]
@@ -183,7 +178,7 @@ def _expected(model: PreTrainedModel, window: Window) -> Tensor:
 
 
 def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
-    """Minus the logarithm of the probability of each answer."""
+    """Return the negative log-probability of each answer, in nats."""
     losses = []
     for logits, targets in _answers(model, questions):
         losses.append(F.cross_entropy(logits.float(), targets, reduction="sum"))
@@ -191,7 +186,7 @@ def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
 
 
 def answer_wrong(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
-    """1 for each answer that greedy decoding does not give token by token, and 0 for others."""
+    """Return 0 for each answer that greedy decoding gives exactly, and 1 for others."""
     found = [
         float((logits.argmax(-1) != targets).any())
         for logits, targets in _answers(model, questions)
@@ -200,13 +195,13 @@ def answer_wrong(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
 
 
 def _answers(model: PreTrainedModel, questions: Sequence[Asked]) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each question the logits where its answer is due, and the tokens of the answer.
+    """Yield the logits of each answer and its tokens.
 
     Questions that share their context and the beginning of their prompts are read in one row: each
-    sees that beginning and itself, as if it had been asked alone. Where a model cannot be told who
-    sees whom, as with layers that see only what is near, each is asked alone.
+    sees that beginning and itself, as if it had been asked alone. Where a model does not accept
+    such a mask, each question is asked alone.
     """
-    packs = _takes_any_mask(model)
+    packs = _accepts_masks(model)
     for _, together in groupby(questions, key=lambda question: question.context):
         for row in _rows(list(together), packs):
             options: dict[str, Any] = {}
@@ -225,14 +220,14 @@ def _answers(model: PreTrainedModel, questions: Sequence[Asked]) -> Iterator[tup
             )
 
 
-def _takes_any_mask(model: PreTrainedModel) -> bool:
-    """Whether a mask and positions that are given are all that counts, in every layer."""
+def _accepts_masks(model: PreTrainedModel) -> bool:
+    """Tell whether a given mask and positions alone decide what every layer sees."""
     config = model.config.get_text_config()
     if config._attn_implementation not in ("sdpa", *NAMES) or getattr(config, "alibi", False):
         return False
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return False
-    # A mask that is given takes the place of the model's own, and with it of its windows.
+    # A given mask replaces the model's own, including its windows.
     return all(layer.kind == "global" for layer in attention_layers(model))
 
 
@@ -241,12 +236,12 @@ class _Row:
     """Several questions in one row of tokens.
 
     Attributes:
-        ids: the tokens that are read.
-        positions: of these.
-        mask: which of them see which.
+        ids: the tokens.
+        positions: their positions.
+        mask: which token sees which.
         asked: the places whose next tokens belong to an answer.
         targets: these next tokens.
-        counts: how many of them each question has.
+        counts: number of answer tokens per question.
     """
 
     ids: Tensor
@@ -258,7 +253,7 @@ class _Row:
 
 
 def _rows(questions: list[Asked], packs: bool) -> Iterator[_Row]:
-    """Questions in one row where that can be and most of their prompts is common, else alone."""
+    """Yield one row for all questions if most of their prompts is common, else one per question."""
     common = len(questions[0].ids) - 1
     for question in questions:
         limit = min(common, len(question.ids) - 1)
@@ -269,17 +264,14 @@ def _rows(questions: list[Asked], packs: bool) -> Iterator[_Row]:
             yield from _rows([question], packs)
         return
     lengths = [common, *map(len, branches)]
-    # Which branch each token is in; the common beginning is number 0, and everybody sees it.
+    # The branch of each token; branch 0 is the common beginning, which all others see.
     branch = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     places = torch.arange(len(branch))
     sees = (places[:, None] >= places) & ((branch == branch[:, None]) | (branch == 0))
-    starts = torch.tensor(lengths).cumsum(0)
+    ends = torch.tensor(lengths).cumsum(0)[1:].tolist()
     positions = torch.cat([torch.arange(common), *(common + torch.arange(n) for n in lengths[1:])])
     counts = [len(question.answer_ids) for question in questions]
-    asked = [
-        torch.arange(int(end) - count, int(end))
-        for end, count in zip(starts[1:], counts, strict=True)
-    ]
+    asked = [torch.arange(end - n, end) for end, n in zip(ends, counts, strict=True)]
     yield _Row(
         ids=torch.tensor([*questions[0].ids[:common], *(t for each in branches for t in each)]),
         positions=positions,

@@ -1,4 +1,4 @@
-"""What calibration may change in a head: its temperature, the gain of its output, or both."""
+"""The numbers that calibration fits for each head: a temperature, a gain, or both."""
 
 from __future__ import annotations
 
@@ -17,82 +17,86 @@ from sharpmax.policies import Constant, Exponential, Policy
 FamilyName = Literal["constant", "entropy", "gain", "constant+gain", "entropy+gain"]
 FAMILIES: tuple[FamilyName, ...] = get_args(FamilyName)
 
-_MOST_SHARPENING = math.log(8.0)
-_MOST_GAIN = math.log(4.0)
+_LARGEST_LOG_BETA = math.log(8.0)
+_LARGEST_LOG_GAIN = math.log(4.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
-    """One or two numbers a head, all 0 where it is left alone.
+class HeadParameters:
+    """One or two numbers per head, which are 0 for an unchanged head.
 
-    - "constant": log beta, the same for every row.
-    - "entropy": a in log beta = a * max(0, H - reference), so that rows no more spread than at
-      lengths where the model works are left alone.
-    - "gain": the logarithm of a factor of the head's output, which changes no temperature.
+    - "constant": log beta, the same for every row. One temperature per head is HeadScale (arXiv
+      2404.12224).
+    - "entropy": a in log beta = a * max(0, H - reference), which leaves rows alone whose entropy is
+      no larger than at the lengths of the fit.
+    - "gain": the logarithm of a factor of the head's output, at an unchanged temperature. One
+      scalar per head output is SEAL (arXiv 2501.15225), which merges it into the weights.
     - "constant+gain", "entropy+gain": both.
 
     Attributes:
-        name: of the family.
+        family: one of these names.
         layers: the attention layers that may change.
         flatten: whether beta may be below 1; not with "entropy".
-        references: for "entropy", the reference of each head, by the index of the layer.
+        references: for "entropy", the reference entropy of each head, by the index of the layer.
     """
 
-    name: FamilyName
+    family: FamilyName
     layers: Sequence[Layer]
     flatten: bool = False
     references: Mapping[int, Tensor] | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in FAMILIES:
-            raise ValueError(f"family: expected one of {', '.join(FAMILIES)}, got {self.name!r}")
-        if self.flatten and self.name in ("entropy", "entropy+gain"):
-            raise ValueError(f"flatten: expected False with family {self.name!r}, got True")
+        if self.family not in FAMILIES:
+            raise ValueError(f"family: expected one of {', '.join(FAMILIES)}, got {self.family!r}")
+        if self.flatten and "entropy" in self.kinds:
+            raise ValueError(
+                f"flatten: expected False with family {self.family!r}, got True; choose "
+                "'constant' or 'constant+gain'"
+            )
         for layer in self.layers:
             if layer.heads is None:
-                raise ValueError(f"model: the number of heads of {layer.name} cannot be seen")
+                raise ValueError(
+                    f"model: expected {layer.name} to name its number of heads, got none of the "
+                    "attributes that sharpmax knows"
+                )
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """What the numbers of a head are: some of "constant", "entropy" and "gain"."""
-        return tuple(self.name.split("+"))
-
-    @property
-    def counts(self) -> list[int]:
-        """How many heads each of the layers has."""
-        return [layer.heads or 0 for layer in self.layers]
+    def kinds(self) -> tuple[str, ...]:
+        """What the numbers of a head are: "constant" or "entropy", "gain", or both."""
+        return tuple(self.family.split("+"))
 
     def neutral(self) -> Tensor:
-        """The numbers that change nothing: [parts, heads of all layers]."""
-        return torch.zeros(len(self.parts), sum(self.counts))
+        """Return the numbers that change nothing: [kinds, heads of all layers]."""
+        return torch.zeros(len(self.kinds), sum(self._counts))
 
     def project(self, numbers: Tensor) -> Tensor:
-        """The allowed numbers that are next to some."""
+        """Return the nearest allowed numbers."""
         limits = {
-            "constant": (-_MOST_SHARPENING if self.flatten else 0.0, _MOST_SHARPENING),
+            "constant": (-_LARGEST_LOG_BETA if self.flatten else 0.0, _LARGEST_LOG_BETA),
             "entropy": (0.0, 1.0),
-            "gain": (-_MOST_GAIN, _MOST_GAIN),
+            "gain": (-_LARGEST_LOG_GAIN, _LARGEST_LOG_GAIN),
         }
-        return torch.stack(
-            [row.clamp(*limits[part]) for row, part in zip(numbers, self.parts, strict=True)]
-        )
+        rows = zip(numbers, self.kinds, strict=True)
+        return torch.stack([row.clamp(*limits[kind]) for row, kind in rows])
 
     def rules(self, numbers: Tensor) -> dict[int, Rule]:
-        """What the layers get, differentiable in the numbers; layers of zeros are left alone."""
+        """Return the rule of each layer, differentiable in the numbers."""
         found = {}
-        for layer, own in zip(self.layers, numbers.split(self.counts, dim=1), strict=True):
-            if not own.requires_grad and not own.any():
-                found[layer.index] = Rule()
-                continue
+        for layer, own in zip(self.layers, numbers.split(self._counts, dim=1), strict=True):
             policy: Policy | None = None
             gain = None
-            for part, row in zip(self.parts, own, strict=True):
-                if part == "constant":
+            changes = own.requires_grad or bool(own.any())
+            for kind, row in zip(self.kinds, own, strict=True) if changes else ():
+                if kind == "constant":
                     policy = Constant(torch.exp(row))
-                elif part == "entropy":
+                elif kind == "entropy":
                     assert self.references is not None
                     policy = Exponential(self.references[layer.index], strength=row)
                 else:
                     gain = torch.exp(row)
             found[layer.index] = Rule(policy, None, gain)
         return found
+
+    @property
+    def _counts(self) -> list[int]:
+        return [layer.heads or 0 for layer in self.layers]

@@ -1,4 +1,4 @@
-"""The calibration of a model: which heads get which policy, as a file."""
+"""The calibration of a model: which heads get which policy and gain."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
-from sharpmax._files import DamagedFileError, RefusedError, read_sealed, versions, write_sealed
-from sharpmax.models._inspect import Layer, attention_layers
+from sharpmax._files import RefusedError, versions
+from sharpmax.models._inspect import attention_layers
 from sharpmax.models._rule import changed
+from sharpmax.models._saved import Saved
 from sharpmax.policies import Policy
 
-FORMAT = "sharpmax calibration 1"
-
-_WHAT_TO_DO = "give the model that it was made for, or calibrate this one"
+_ADVICE = "use the model that it was made for, or calibrate this one"
 
 
 class OtherModelError(RefusedError):
-    """A calibration was made for another model than the one at hand."""
+    """Raised for a calibration that was made for another model."""
 
 
 @dataclass(frozen=True)
 class LayerCalibration:
-    """What a layer gets.
+    """What one layer gets.
 
     Attributes:
-        index: its place among the attention layers of the model.
-        policy: with a number, or an entry a query head, for each parameter; None leaves the
-            temperature alone.
-        gain: a factor of each query head's output, or None.
+        index: position among the attention layers of the model.
+        policy: policy whose parameters are numbers or have one entry per query head; None leaves
+            the temperature unchanged.
+        gain: factor of each query head's output, or None.
     """
 
     index: int
@@ -51,24 +50,24 @@ class LayerCalibration:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Which heads of which model get which policy, and how that was found.
+class Calibration(Saved):
+    """Which heads of a model get which policy and gain, and how these were found.
 
-    Layers that are not in it are left alone; without layers it says "leave this model alone".
+    Layers that are not listed stay unchanged. A calibration without layers means that no change
+    helped.
 
     Attributes:
-        model_name: where the weights came from, as the configuration names it; may be empty.
-        model_type: of the configuration, such as "llama".
-        head_counts: the number of query heads of each attention layer, in their order; None where
-            it could not be seen.
-        layers: what the layers get.
-        lengths: the lengths of the inputs that it was fitted on.
-        objective: what was made smaller, such as "nats per token".
-        before: the objective on held-out data without it.
-        after: the objective on the same data with it.
-        split_sizes: how many examples each part of the data had.
-        versions: of the software that made it.
-        notes: whatever else is worth keeping, ready for JSON.
+        model_name: origin of the weights, from the configuration; may be empty.
+        model_type: type in the configuration, such as "llama".
+        head_counts: number of query heads of each attention layer; None if unknown.
+        layers: what the changed layers get.
+        lengths: lengths of the inputs of the fit.
+        objective: what was minimised, such as "nats per token".
+        before: objective on the test split without the calibration.
+        after: objective on the same data with it.
+        split_sizes: number of items per split.
+        versions: versions of the software that made it.
+        notes: everything else worth keeping, as plain data.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -90,6 +89,8 @@ class Calibration:
         ...     Calibration.load(path, model) == calibration
         True
     """
+
+    FORMAT: ClassVar[str] = "sharpmax calibration 1"
 
     model_name: str
     model_type: str
@@ -122,13 +123,13 @@ class Calibration:
         gains: Mapping[int, Sequence[float]] | None = None,
         **facts: Any,
     ) -> Calibration:
-        """A calibration of `model`: policies and gains by the index of the layer.
+        """Make a calibration of `model` from policies and gains by the index of the layer.
 
         Args:
-            model: the model; its name, type and counts are taken from it.
-            policies: the policy of each layer.
-            gains: factors of the outputs of heads.
-            **facts: the other attributes; versions are filled in.
+            model: the model, for its name, type and numbers of heads.
+            policies: policy per layer.
+            gains: factors of the outputs of heads, per layer.
+            **facts: other attributes; versions are filled in.
         """
         gains = gains or {}
         layers = tuple(
@@ -136,56 +137,53 @@ class Calibration:
             for index in sorted({*policies, *gains})
         )
         facts = {"versions": versions(("numpy", "torch", "transformers")), **facts}
-        found = attention_layers(model)
-        return Calibration(*_identity(model, found), layers=layers, **facts)
+        return Calibration(*_identity(model), layers=layers, **facts)
 
     def check(self, model: PreTrainedModel) -> None:
-        """Make sure that this calibration is for `model`.
+        """Check that this calibration fits `model`.
 
-        The name of the model is not decisive, since folders are moved and renamed: another one
-        gives a warning.
+        Another name gives only a warning, since folders are moved and renamed.
 
         Raises:
-            OtherModelError: saying what was expected and what came.
+            OtherModelError: says what was expected and what came.
         """
-        name, kind, heads = _identity(model, attention_layers(model))
+        name, kind, heads = _identity(model)
         if kind != self.model_type:
             raise OtherModelError(
-                f"the calibration is for a model of type {self.model_type!r} "
-                f"({self.model_name or 'no name'}), got {kind!r} ({name or 'no name'}); "
-                f"{_WHAT_TO_DO}"
+                f"calibration: expected a model of type {self.model_type!r} "
+                f"({self.model_name or 'no name'}), got {kind!r} ({name or 'no name'}); {_ADVICE}"
             )
         if len(heads) != len(self.head_counts):
             raise OtherModelError(
-                f"the calibration is for {len(self.head_counts)} attention layers, "
-                f"{type(model).__name__} has {len(heads)}; {_WHAT_TO_DO}"
+                f"calibration: expected {len(self.head_counts)} attention layers, "
+                f"{type(model).__name__} has {len(heads)}; {_ADVICE}"
             )
         for index, (expected, got) in enumerate(zip(self.head_counts, heads, strict=True)):
             if None not in (expected, got) and expected != got:
                 raise OtherModelError(
-                    f"the calibration is for {expected} query heads in layer {index}, "
-                    f"{type(model).__name__} has {got}; {_WHAT_TO_DO}"
+                    f"calibration: expected {expected} query heads in layer {index}, "
+                    f"{type(model).__name__} has {got}; {_ADVICE}"
                 )
         if self.model_name and name and Path(self.model_name).name != Path(name).name:
             warnings.warn(
                 f"the calibration was made for {self.model_name!r} and is used for {name!r}; "
-                "unless these are the same weights, calibrate this one",
+                "unless these are the same weights, calibrate this model",
                 stacklevel=3,
             )
 
     def summary(self) -> str:
-        """A few lines: how many heads change, and what that does to held-out data.
+        """Return a few lines: how many heads change, and the effect on the test split.
 
         Example:
             >>> from sharpmax.models import Calibration
             >>> print(Calibration("organisation/model", "llama", (4, 4)).summary())
-            model: nothing held: leave this model alone
+            model: no change helped; leave this model unchanged
         """
         name = Path(self.model_name).name or self.model_type
         family = self.notes.get("family")
         name = f"{name}, {family}" if family else name
         if not self.layers:
-            return f"{name}: nothing held: leave this model alone"
+            return f"{name}: no change helped; leave this model unchanged"
         heads = sum(
             changed(layer.policy, layer.gain, self.head_counts[layer.index] or 0)
             for layer in self.layers
@@ -195,54 +193,28 @@ class Calibration:
         test = self.notes.get("test", {})
         if self.before is not None and self.after is not None:
             what = self.objective or "objective"
-            lines.append(f"{what}: {_told(self.before, self.after, test.get('objective'))}")
+            lines.append(f"{what}: {_change(self.before, self.after, test.get('objective'))}")
         if "text" in test:
             guard, tolerance = test["text"], self.notes.get("tolerance")
-            line = f"loss on ordinary text: {_told(guard['before'], guard['after'], guard)}"
+            line = f"loss on ordinary text: {_change(guard['before'], guard['after'], guard)}"
             lines.append(line if tolerance is None else f"{line}, tolerance {tolerance:g}")
         return "\n".join(lines)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the calibration as JSON, whole or not at all, with a seal.
-
-        Returns:
-            The path.
+    @classmethod
+    def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> Calibration:
+        """Read a file that `save` wrote, and check it against a model if one is given.
 
         Raises:
-            ValueError: there is a NaN or an infinity in it.
+            DamagedFileError: the file is truncated, was edited, or has another format.
+            OtherModelError: the calibration is for another model.
         """
-        return write_sealed(path, FORMAT, self.to_dict())
-
-    @staticmethod
-    def load(path: str | Path, model: PreTrainedModel | None = None) -> Calibration:
-        """Read what `save` wrote, and check it against a model if one is given.
-
-        Raises:
-            DamagedFileError: the file is cut off, was edited, or is something else.
-            OtherModelError: it is for another model.
-        """
-        content = read_sealed(path, FORMAT)
-        del content["kind"]
-        try:
-            layers = [
-                LayerCalibration(
-                    layer["index"],
-                    None if layer["policy"] is None else Policy.from_dict(layer["policy"]),
-                    layer["gain"],
-                )
-                for layer in content.pop("layers")
-            ]
-            calibration = Calibration(layers=tuple(layers), **content)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFileError(
-                f"{path}: not a calibration that can be read: {error}; calibrate the model again"
-            ) from None
+        calibration = super().load(path)
         if model is not None:
             calibration.check(model)
         return calibration
 
     def to_dict(self) -> dict[str, Any]:
-        """The calibration as plain data, ready for JSON."""
+        """Return the calibration as plain data, without NaN and infinity."""
         data = {
             **vars(self),
             "layers": [
@@ -257,9 +229,26 @@ class Calibration:
         plain: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
         return plain
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Calibration:
+        """Make a calibration from what `to_dict` returned.
 
-def _told(before: float, after: float, figures: Mapping[str, Any] | None) -> str:
-    """A loss before and after, and its change with the interval where that is known."""
+        Raises:
+            KeyError, TypeError, ValueError: the data do not fit.
+        """
+        layers = [
+            LayerCalibration(
+                layer["index"],
+                None if layer["policy"] is None else Policy.from_dict(layer["policy"]),
+                layer["gain"],
+            )
+            for layer in data["layers"]
+        ]
+        return cls(**{**data, "layers": tuple(layers)})
+
+
+def _change(before: float, after: float, figures: Mapping[str, Any] | None) -> str:
+    """Return a loss before and after, and its change with the interval if that is known."""
     change = f"{after - before:+.4f}"
     if figures is not None:
         low, high = figures["interval"]
@@ -267,9 +256,8 @@ def _told(before: float, after: float, figures: Mapping[str, Any] | None) -> str
     return f"{before:.4f} → {after:.4f} ({change})"
 
 
-def _identity(
-    model: PreTrainedModel, layers: list[Layer]
-) -> tuple[str, str, tuple[int | None, ...]]:
-    """Name, type and head counts of a model."""
+def _identity(model: PreTrainedModel) -> tuple[str, str, tuple[int | None, ...]]:
+    """Return the name, type and numbers of heads of a model."""
     name = getattr(model.config, "_name_or_path", "") or ""
-    return name, model.config.model_type, tuple(layer.heads for layer in layers)
+    heads = tuple(layer.heads for layer in attention_layers(model))
+    return name, model.config.model_type, heads

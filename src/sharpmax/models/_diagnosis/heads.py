@@ -1,4 +1,4 @@
-"""Heads: what was measured of each at each length, and the verdict on it."""
+"""Summarise the measured rows of each head, and judge it."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sharpmax.models._diagnosis.meter import RowFigures, Slot
-from sharpmax.models._inspect import Kind, Layer
+from sharpmax.models._inspect import Layer
+from sharpmax.models._model_families import Kind
 from sharpmax.theory import critical_length
 
 Verdict = Literal["dispersing", "growing", "flat", "sink", "local"]
 VERDICTS: tuple[Verdict, ...] = ("dispersing", "growing", "flat", "sink", "local")
-"""From the worst to that which says least."""
+"""From the most to the least serious."""
 
 QUANTILES = (0.1, 0.5, 0.9)
-"""Of the rows of a head at a length, beside their mean and deviation."""
+"""Quantiles over the rows of a head at a length."""
 
 DISPERSING_SLOPE = 0.5
-"""From this slope on, the effective support grows at least like the square root of n."""
+"""Above this slope, the effective support exp(H) grows at least like the square root of n."""
 
 GROWING_SLOPE = 0.1
-"""Below this slope, a thousand times as many keys add less than 0.7 nats: that is flat."""
+"""Below this slope, a thousand times as many keys add less than 0.7 nats of entropy."""
 
 SINK_MASS = 0.5
-"""A head whose rows give so much to sinks, in the mean at the longest length, rests on them."""
+"""From this mean weight on sinks, at the longest length, a head counts as a sink head."""
 
 CRITICAL_WEIGHT = 0.01
-"""The epsilon of the critical length: from there on, no weight can reach it."""
+"""At the critical length and beyond, no weight can reach this."""
 
 LARGEST_CRITICAL_LENGTH = 10**15
-"""Beyond this, a critical length is not given: no input is ever so long."""
+"""Longer critical lengths are not reported."""
 
 _SAME_LENGTH = 1e-3
-"""Where the mean of log n differs by less than this over the lengths, there is no slope."""
+"""There is no slope if the mean of log n varies by less than this over the lengths."""
 
 
 class Distribution(NamedTuple):
-    """Mean, standard deviation and quantiles of a figure over rows."""
+    """The mean, standard deviation and quantiles of a figure over rows."""
 
     mean: float
     deviation: float
@@ -59,35 +60,35 @@ FIGURES = (
     "sink_mass",
     "tail_mass",
 )
-"""The distributions of a record, in their order."""
+"""The distributions of a record, in order."""
 
 
 @dataclass(frozen=True)
 class HeadRecord:
-    """What was measured of a head at a length.
+    """The measurements of one head at one length.
 
-    All distributions are over the measured rows; without any they are None.
+    Distributions are over the measured rows, and None if there are none.
 
     Attributes:
-        layer: the index of the layer, as in `Sharpened.status()`.
-        name: of its module.
-        kind: of the layer: "global", "sliding", "chunked" or "encoder".
-        head: the index of the query head.
-        length: the number of tokens, or the size that the inputs were given for.
-        measured: how many rows the figures are of.
-        skipped: how many rows were left out because no key was visible.
-        non_finite: how many rows were left out because a figure was NaN or infinite.
-        visible: the mean number n of keys that a row sees.
-        log_visible: the mean of log n.
+        layer: index of the layer, as in `Sharpened.status()`.
+        name: name of its module.
+        kind: kind of the layer: "global", "sliding", "chunked" or "encoder".
+        head: index of the query head.
+        length: number of tokens, or the size of the inputs.
+        measured: number of measured rows.
+        skipped: number of rows without visible keys, which are left out.
+        non_finite: number of rows with a NaN or infinite figure, which are left out.
+        visible: mean number n of keys that a row sees.
+        log_visible: mean of log n.
         entropy: H, in nats.
         normalised_entropy: H / log n; 0 where n is 1.
         effective_support: exp(H).
-        largest_weight: of a key.
+        largest_weight: largest weight of a key.
         spread: delta, the largest visible logit minus the smallest.
-        first_mass: the weight of the first token.
-        sink_mass: the weight of a learned sink; 0 where there is none.
-        tail_mass: the weight of the last tokens that a row sees.
-        critical_length: the first n at which no weight can reach 0.01, by Lemma 2.1 and the median
+        first_mass: weight of the first token.
+        sink_mass: weight of a learned sink; 0 if there is none.
+        tail_mass: weight of the last tokens that a row sees.
+        critical_length: the first n at which no weight can reach 0.01, by Lemma 2.1 with the median
             of the spread; None beyond 10^15.
     """
 
@@ -112,14 +113,14 @@ class HeadRecord:
     critical_length: int | None
 
     def flat(self) -> dict[str, Any]:
-        """The record as one row of a table: `entropy_mean`, `entropy_q10` and so on."""
+        """Return the record as one row of a table: `entropy_mean`, `entropy_q10` and so on."""
         row: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
             if entry.name in FIGURES:
-                parts = value or (None,) * len(Distribution._fields)
-                names = (f"{entry.name}_{part}" for part in Distribution._fields)
-                row.update(zip(names, parts, strict=True))
+                values = value or (None,) * len(Distribution._fields)
+                names = (f"{entry.name}_{field}" for field in Distribution._fields)
+                row.update(zip(names, values, strict=True))
             else:
                 row[entry.name] = value
         return row
@@ -127,16 +128,16 @@ class HeadRecord:
 
 @dataclass(frozen=True)
 class Head:
-    """What all lengths together say about a head.
+    """The trend of one head over all lengths, and the verdict.
 
     Attributes:
-        layer: the index of the layer.
-        name: of its module.
-        kind: of the layer.
-        head: the index of the query head.
-        slope: of the mean entropy against the mean of log n over the lengths, by least squares: 1
-            for a head that attends to all alike. None where n does not change.
-        verdict: None where nothing could be measured at two lengths.
+        layer: index of the layer.
+        name: name of its module.
+        kind: kind of the layer.
+        head: index of the query head.
+        slope: least-squares slope of the mean entropy against the mean of log n: 1 for a head that
+            attends to all keys equally. None if n does not change.
+        verdict: see `Diagnosis`; None if nothing could be measured at two lengths.
     """
 
     layer: int
@@ -150,12 +151,12 @@ class Head:
 def judge(
     slope: float | None, *, local: bool = False, sink_mass: float | None = None
 ) -> Verdict | None:
-    """The verdict on a head, by the rule of `Diagnosis`.
+    """Return the verdict on a head, as `Diagnosis` defines it.
 
     Args:
-        slope: of its entropy against log n.
+        slope: slope of its entropy against log n.
         local: whether a window hides keys from it.
-        sink_mass: what its rows give to sinks; None where that is not to be asked.
+        sink_mass: mean weight of sinks; None if sinks were excluded.
     """
     if local:
         return "local"
@@ -168,16 +169,16 @@ def judge(
     return "growing" if slope >= GROWING_SLOPE else "flat"
 
 
-def of_layer(
+def summarise(
     layer: Layer, slots: Mapping[int, Slot], sink: bool
 ) -> tuple[list[HeadRecord], list[Head]]:
-    """Records and verdicts of a layer, from its rows by length."""
+    """Return the records and verdicts of a layer, from its rows by length."""
     longest = max(slots)
     figures = {length: slot.figures() for length, slot in sorted(slots.items())}
     records, heads = [], []
     for index in range(len(figures[longest].entropy)):
         mine = [
-            _summarised(layer, index, length, RowFigures(*(each[index] for each in rows)))
+            _record(layer, index, length, RowFigures(*(each[index] for each in rows)))
             for length, rows in figures.items()
         ]
         last, slope = mine[-1], _slope(mine)
@@ -192,7 +193,7 @@ def of_layer(
     return records, heads
 
 
-def _summarised(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecord:
+def _record(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecord:
     table = np.stack(rows).astype(np.float64)
     seeing = table[1] > 0
     finite = np.isfinite(table).all(axis=0)

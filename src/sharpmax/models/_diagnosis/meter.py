@@ -1,4 +1,4 @@
-"""What is measured of the rows of attention that pass the door, block by block."""
+"""Measure rows of attention, block by block."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ import torch
 from torch import Tensor
 
 from sharpmax._arrays import Array
-from sharpmax._attention.impl.composed import LOGITS_AT_ONCE
-from sharpmax._attention.impl.reference import logits_and_visibility
-from sharpmax._attention.problem import Problem, masked_below
+from sharpmax._attention import LOGITS_AT_ONCE, Problem, logits_and_visibility, masked_below
+from sharpmax._errors import SharpmaxError
 from sharpmax._statistics import statistics
 
 Values = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 
 
-class LooksAheadError(Exception):
-    """A row sees what lies behind the prefix that it was to be the last of."""
+class LooksAheadError(SharpmaxError):
+    """Raised when a row of a prefix sees keys after that prefix."""
 
 
 class RowFigures(NamedTuple):
-    """What is known of each row: arrays or tensors of the same shape, heads before rows.
+    """Figures of rows: arrays or tensors of the same shape, heads before rows.
 
     Attributes:
         entropy: in nats.
-        count: how many keys the entropy is over.
+        count: number of keys that the entropy is over.
         largest_weight: among these keys.
-        spread: the largest logit of these keys minus the smallest.
-        first_mass: the weight of the first token, among all keys.
-        sink_mass: the weight of a learned sink, among all keys.
-        tail_mass: the weight of the last visible tokens, among all keys.
+        spread: largest minus smallest logit of these keys.
+        first_mass: weight of the first token, among all keys.
+        sink_mass: weight of a learned sink, among all keys.
+        tail_mass: weight of the last visible tokens, among all keys.
     """
 
     entropy: Array
@@ -47,7 +46,7 @@ class RowFigures(NamedTuple):
 
 @dataclass
 class Slot:
-    """The rows of a layer at a length.
+    """The rows of one layer at one length.
 
     Attributes:
         blocks: arrays [figures, heads, rows], in the order of `RowFigures`.
@@ -58,20 +57,20 @@ class Slot:
     windowed: bool = False
 
     def figures(self) -> RowFigures:
-        """Of all rows."""
+        """Return the figures of all rows."""
         return RowFigures(*np.concatenate(self.blocks, axis=-1))
 
 
 class Meter:
-    """Measures the last rows of prefixes, for each layer, and forgets everything else.
+    """Measure the last rows of prefixes, for each layer.
 
-    Rows are kept for good only when their input is finished, by `keep`, or by `keep_part`.
+    It is an observer of `_interface`. Rows are final only after `keep` or `keep_partial`.
 
     Args:
-        rows: how many rows of a prefix are measured; at most half of them.
-        tail: how many tokens are the last ones.
-        sink: leave sinks out of entropy, count, largest weight and spread: the first token, and a
-            learned sink.
+        rows: number of rows that are measured per prefix, at most half of it.
+        tail: number of tokens that `tail_mass` sums over.
+        sink: exclude sinks (the first token and a learned sink) from entropy, count, largest weight
+            and spread.
         on_layer: called after each layer.
     """
 
@@ -86,24 +85,24 @@ class Meter:
         self._size: int | None = None
 
     def begin(self, prefixes: Sequence[int], size: int | None = None) -> None:
-        """Expect a pass over tokens, of which these prefixes are to be measured.
+        """Expect a pass over tokens, and measure these prefixes of it.
 
         Args:
-            prefixes: their lengths.
-            size: what the rows are filed under, if that is not their length.
+            prefixes: lengths of the prefixes.
+            size: store the rows under this size instead of the length.
         """
         self._prefixes = tuple(prefixes)
         self._size = size
 
     def observe(self, layer: int, problem: Problem) -> None:
+        """Measure one layer."""
         if {problem.query.shape[2], problem.key.shape[2]} != {max(self._prefixes)}:
-            # Something else than the tokens: parts of an image, or a summary of them.
+            # Not over the tokens: patches of an image, for example.
             return
         found: dict[tuple[int, int], Slot] = {}
         for length in self._prefixes:
             place = (layer, length if self._size is None else self._size)
             first = length - rows_of(length, self.rows)
-            # No more rows at a time than keep the logits below a constant number.
             step = max(LOGITS_AT_ONCE // max(problem.query.shape[1] * length, 1), 1)
             slot = found.setdefault(place, Slot([]))
             for start in range(first, length, step):
@@ -111,25 +110,25 @@ class Meter:
                 figures, windowed = measure(block, self.tail, self.sink)
                 slot.blocks.append(figures)
                 slot.windowed |= windowed
-        # A layer is there at all prefixes of a pass or at none, also after an interrupt.
+        # Only now, so that an interrupt leaves a layer at all prefixes of a pass or at none.
         _add(self._open, found)
         self._on_layer()
 
     @property
     def unfinished(self) -> int:
-        """How many layers and lengths of the input at hand are measured."""
+        """The number of measured layers times lengths of the current input."""
         return len(self._open)
 
     def keep(self) -> None:
-        """Keep what was measured since the last time: an input is finished."""
+        """Keep what was measured since the last call: an input is finished."""
         _add(self.kept, self._open)
         self.drop()
 
-    def keep_part(self) -> None:
-        """Keep what is whole of an input that is not finished.
+    def keep_partial(self) -> None:
+        """Keep what is complete of an unfinished input.
 
-        Of a pass over several prefixes these are its first layers; where each length has a pass of
-        its own, the lengths before the last one.
+        This is the first layers of a pass over several prefixes. With one pass per length, it is
+        the lengths before the last one.
         """
         if len(self._prefixes) == 1:
             last = self._prefixes[0] if self._size is None else self._size
@@ -137,12 +136,11 @@ class Meter:
         self.keep()
 
     def drop(self) -> None:
-        """Forget what was measured since the last time: an input was not finished."""
+        """Discard what was measured since the last call of `keep`."""
         self._open = {}
 
 
 def _add(slots: dict[tuple[int, int], Slot], new: dict[tuple[int, int], Slot]) -> None:
-    """Put the rows of slots behind those that are there."""
     for place, more in new.items():
         slot = slots.setdefault(place, Slot([]))
         slot.blocks += more.blocks
@@ -150,15 +148,15 @@ def _add(slots: dict[tuple[int, int], Slot], new: dict[tuple[int, int], Slot]) -
 
 
 def rows_of(length: int, rows: int) -> int:
-    """How many rows of a prefix are measured."""
+    """Return the number of measured rows of a prefix."""
     return min(rows, max(length // 2, 1))
 
 
 def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
-    """The figures of all rows of a problem that counts its sinks, and whether a window hid keys."""
+    """Return the figures of all rows of a problem, and whether a window hid keys."""
     logits, _, visible = logits_and_visibility(problem)
     if problem.mask is None or problem.mask.stride(1) == 0:
-        # Every head sees the same keys: what is to be known of these is found out once.
+        # Every head sees the same keys: look at them once.
         visible = visible[:, :1]
     keys = problem.key.shape[2]
     whole = statistics(logits, where=visible)
@@ -166,12 +164,12 @@ def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
     seen = visible[..., :keys]
 
     def mass(chosen: Tensor, start: int) -> Tensor:
-        """The weight of what is chosen among the keys from one on."""
+        """Return the weight of the chosen keys, which begin at `start`."""
         some = logits[..., start : start + chosen.shape[-1]]
         return torch.where(chosen, torch.exp(some - logsumexp), 0.0).sum(-1)
 
     last = seen & (seen.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1) <= tail)
-    # Weights of all keys are never made: those that are asked for lie near the end.
+    # Compute weights only from the first of the last keys on.
     start = int(last.flatten(0, -2).any(0).int().argmax())
 
     counted, chosen = visible, whole
@@ -197,17 +195,13 @@ def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
 
 
 def _prefix(problem: Problem, start: int, stop: int, length: int) -> Problem:
-    """The rows from `start` to `stop` of a prefix of the tokens, and the keys of that prefix.
-
-    Raises:
-        LooksAheadError: they see more than these keys.
-    """
+    """Return the rows from `start` to `stop` of a prefix, with the keys of that prefix."""
     rows = problem.rows_between(start, stop)
     if problem.key.shape[2] == length:
         return rows
     mask = rows.mask
     if problem.right != 0 and (mask is None or bool(_visible(mask[..., length:]).any())):
-        raise LooksAheadError
+        raise LooksAheadError(f"expected rows that see at most {length} keys, got more")
     return replace(
         rows, key=rows.key[:, :, :length], mask=None if mask is None else mask[..., :length]
     )

@@ -1,4 +1,4 @@
-"""The diagnosis of a model: what was measured of each head at each length, with a verdict."""
+"""The diagnosis of a model: the measurements of each head at each length, with a verdict."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sharpmax._extras import require
-from sharpmax._files import DamagedFileError, read_sealed, write_sealed
 from sharpmax.models._diagnosis.heads import FIGURES, VERDICTS, Distribution, Head, HeadRecord
-
-FORMAT = "sharpmax diagnosis 2"
+from sharpmax.models._saved import Saved
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """What was measured of each head of a model at each length. Made by `sharpmax.diagnose`.
+class Diagnosis(Saved):
+    """The measurements of each head of a model at each length, from `sharpmax.diagnose`.
 
     The verdict on a head is the first of these that holds:
 
-    - "local": at the longest length a window hid keys: rows saw fewer of them than there are tokens
-      up to their own. So it is in sliding and chunked layers, once the length is beyond the window.
-    - "sink": at the longest length its rows give, in the mean, at least half of their weight to the
-      first token and a learned sink. Not asked where sinks were left out of the entropy.
-    - "dispersing": the slope of its entropy against log n is at least 0.5.
+    - "local": at the longest length, a window hid keys, so that rows saw fewer keys than there are
+      tokens up to their own. This is the case in sliding and chunked layers beyond their window.
+    - "sink": at the longest length, rows give on average at least half of their weight to the first
+      token and a learned sink. Does not apply if sinks were excluded.
+    - "dispersing": the slope of the entropy against log n is at least 0.5.
     - "growing": that slope is at least 0.1.
     - "flat": none of these.
 
-    The numbers are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` in
+    The thresholds are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` in
     `sharpmax.models._diagnosis.heads`.
 
     Attributes:
-        model_name: where the weights came from, as the configuration names it; may be empty.
-        model_type: of the configuration, such as "llama".
-        dtype: of the model. Figures are in single precision at least.
-        implementation: the attention that the model uses itself.
-        lengths: the numbers of tokens, growing; or the sizes that inputs were given for.
-        unit: what the lengths count: "tokens", or what the sizes were said to be.
-        tokens: the mean number of tokens of the inputs at each length.
-        rows: how many of the last rows of each length were measured, at most half of them.
-        tail: how many tokens `tail_mass` is of.
-        sink: whether sinks were left out of entropy, n, largest weight and spread.
-        inputs: how many inputs were measured to the end, at each length; 0 where the figures are
-            of a part of the first one.
-        interrupted: whether there were more of them.
-        records: one a layer, head and length.
-        heads: one a layer and head, with the verdict.
+        model_name: origin of the weights, from the configuration; may be empty.
+        model_type: type in the configuration, such as "llama".
+        dtype: precision of the model. Figures are in single precision at least.
+        implementation: the attention that the model itself uses.
+        lengths: numbers of tokens, or sizes of the inputs, ascending.
+        unit: what the lengths count: "tokens", or the unit of the sizes.
+        tokens: mean number of tokens of the inputs at each length.
+        rows: number of measured rows per length, at most half of the length.
+        tail: number of tokens that `tail_mass` sums over.
+        sink: whether sinks were excluded from entropy, n, largest weight and spread.
+        inputs: number of finished inputs per length; 0 if only some of the first was measured.
+        interrupted: whether the measurement was interrupted before the last input.
+        records: one per layer, head and length.
+        heads: one per layer and head, with the verdict.
         unmeasured: why attention layers are missing, by name.
-        notes: what the model does itself to its temperature as inputs grow.
-        versions: of the software that measured it.
-        source: what the inputs were, in words; may be empty.
+        notes: how the model itself changes its temperature as inputs grow.
+        versions: versions of the software that measured it.
+        source: description of the inputs; may be empty.
     """
+
+    FORMAT: ClassVar[str] = "sharpmax diagnosis 2"
 
     model_name: str
     model_type: str
@@ -77,45 +77,45 @@ class Diagnosis:
 
     @property
     def name(self) -> str:
-        """What to call the model: its name without the folders before it, or its type."""
+        """The name of the model without its folders, or its type."""
         return Path(self.model_name).name or self.model_type
 
     @property
     def which_rows(self) -> str:
-        """Which rows were measured, in words."""
+        """Which rows were measured, as text."""
         if self.rows == 1:
             return "the last row of each"
         return f"the last {self.rows} rows of each, at most half of them"
 
     @property
     def rows_measured(self) -> int:
-        """How many rows the figures are of, those of each head counted apart."""
+        """The number of measured rows, summed over heads and lengths."""
         return sum(record.measured for record in self.records)
 
     @property
     def rows_skipped(self) -> int:
-        """How many rows were left out because no key was visible."""
+        """The number of rows without visible keys, which are left out."""
         return sum(record.skipped for record in self.records)
 
     @property
     def rows_non_finite(self) -> int:
-        """How many rows were left out because a figure was NaN or infinite."""
+        """The number of rows with a NaN or infinite figure, which are left out."""
         return sum(record.non_finite for record in self.records)
 
     def summary(self, limit: int | None = 20) -> str:
-        """A table of heads, the worst first; those that see a window alone come apart.
+        """Return a table of heads, the worst first, and another one for local heads.
 
         Args:
-            limit: how many heads are shown in each table; None for all.
+            limit: largest number of heads per table; None for all.
         """
         inputs = f"{self.inputs} input{'' if self.inputs == 1 else 's'}"
-        inputs = inputs if self.inputs else "part of an input"
+        inputs = inputs if self.inputs else "an unfinished input"
         inputs += " (interrupted)" if self.interrupted else ""
         lengths = ", ".join(map(str, self.lengths))
         if self.unit != "tokens":
             lengths += f" {self.unit} ({self.tokens[0]:.0f} to {self.tokens[-1]:.0f} tokens)"
         counters = (
-            f"{self.rows_measured} rows measured, {self.rows_skipped} without a key, "
+            f"{self.rows_measured} rows measured, {self.rows_skipped} without visible keys, "
             f"{self.rows_non_finite} not finite"
         )
         lines = [
@@ -124,7 +124,7 @@ class Diagnosis:
             counters,
         ]
         if self.sink:
-            lines.append("entropy, n, largest weight and spread are without sinks")
+            lines.append("entropy, n, largest weight and spread exclude sinks")
         lines += [f"not measured: {where}: {why}" for where, why in self.unmeasured.items()]
         lines += [f"note: {note}" for note in self.notes]
         verdicts = [head.verdict for head in self.heads]
@@ -143,14 +143,14 @@ class Diagnosis:
         return "\n".join(lines)
 
     def worst(self) -> list[Head]:
-        """The heads in order: by verdict, from dispersing to local, then by falling slope."""
+        """Return the heads by verdict, from dispersing to local, then by descending slope."""
         return sorted(self.heads, key=_badness)
 
     def record(self, head: Head, length: int | None = None) -> HeadRecord:
-        """What was measured of a head at a length; None is the longest.
+        """Return the record of a head at a length; by default the longest.
 
         Raises:
-            LookupError: that was not measured.
+            LookupError: the head was not measured at this length.
         """
         place = (head.layer, head.head, self.lengths[-1] if length is None else length)
         if place not in self._by_place:
@@ -158,53 +158,44 @@ class Diagnosis:
         return self._by_place[place]
 
     def plot_entropy(self, layers: Sequence[int] | None = None) -> Any:
-        """Entropy against length: a panel a layer, a curve a head, with its deviation shaded.
+        """Plot entropy against length: one panel per layer, one curve per head.
 
         Args:
-            layers: indices of the layers to show; by default all, or some evenly apart where there
-                are very many.
+            layers: indices of the layers; by default all, or a selection if there are very many.
 
         Returns:
-            A figure of matplotlib.
+            A matplotlib figure.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
             ValueError: a layer was not measured.
         """
-        # Here and below, the one place where this room calls one above it: only for drawing, and
-        # only when somebody asks for that.
-        from sharpmax.report.diagnosis.entropy import draw_entropy
-
-        return draw_entropy(self, layers)
+        return _report("entropy").draw_entropy(self, layers)
 
     def plot_slopes(self) -> Any:
-        """A map of all heads: how fast the entropy of each grows, and the verdict on it.
+        """Plot a map of all heads: the slope of the entropy, and the verdict.
 
         Returns:
-            A figure of matplotlib.
+            A matplotlib figure.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        from sharpmax.report.diagnosis.slopes import draw_slopes
-
-        return draw_slopes(self)
+        return _report("slopes").draw_slopes(self)
 
     def plot_critical_lengths(self) -> Any:
-        """From which length on no weight of a head can reach 0.01, by the lemma: a point a head.
+        """Plot the length from which on no weight can reach 0.01, one point per head.
 
         Returns:
-            A figure of matplotlib.
+            A matplotlib figure.
 
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        from sharpmax.report.diagnosis.critical import draw_critical_lengths
-
-        return draw_critical_lengths(self)
+        return _report("critical").draw_critical_lengths(self)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write a report that anyone can read, as one HTML file that needs nothing else.
+        """Write a report as one self-contained HTML file.
 
         Returns:
             The path.
@@ -212,12 +203,11 @@ class Diagnosis:
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        from sharpmax.report.diagnosis.page import write_diagnosis_page
-
-        return write_diagnosis_page(path, self)
+        written: Path = _report("page").write_diagnosis_page(path, self)
+        return written
 
     def to_pandas(self) -> Any:
-        """The records as a pandas frame, a row a head and length, with slope and verdict.
+        """Return the records as a pandas DataFrame, one row per head and length.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -230,33 +220,24 @@ class Diagnosis:
             rows.append({**record.flat(), "slope": head.slope, "verdict": head.verdict})
         return pandas.DataFrame(rows)
 
-    def to_json(self, path: str | Path) -> Path:
-        """Write the diagnosis as JSON, whole or not at all, with a seal.
+    def to_dict(self) -> dict[str, Any]:
+        """Return the diagnosis as plain data, without NaN and infinity."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        return plain
 
-        Returns:
-            The path.
-        """
-        return write_sealed(path, FORMAT, json.loads(json.dumps(asdict(self), allow_nan=False)))
-
-    @staticmethod
-    def from_json(path: str | Path) -> Diagnosis:
-        """Read what `to_json` wrote.
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
+        """Make a diagnosis from what `to_dict` returned.
 
         Raises:
-            DamagedFileError: the file is cut off, was edited, or is something else.
+            KeyError, TypeError, ValueError: the data do not fit.
         """
-        content = read_sealed(path, FORMAT)
-        del content["kind"]
-        try:
-            for name, kind in (("records", _record), ("heads", Head)):
-                content[name] = tuple(kind(**entry) for entry in content[name])
-            for name in ("lengths", "tokens", "notes"):
-                content[name] = tuple(content[name])
-            return Diagnosis(**content)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFileError(
-                f"{path}: not a diagnosis that can be read: {error}; diagnose the model again"
-            ) from None
+        data = dict(data)
+        for name, kind in (("records", _record), ("heads", Head)):
+            data[name] = tuple(kind(**entry) for entry in data[name])
+        for name in ("lengths", "tokens", "notes"):
+            data[name] = tuple(data[name])
+        return cls(**data)
 
     @cached_property
     def _by_place(self) -> dict[tuple[int, int, int], HeadRecord]:
@@ -292,6 +273,11 @@ class Diagnosis:
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             for row in rows
         ]
+
+
+def _report(module: str) -> Any:
+    """Load a module of `sharpmax.report`, the room above, which draws on demand."""
+    return import_module(f"sharpmax.report.diagnosis.{module}")
 
 
 def _badness(head: Head) -> tuple[int, float, int, int]:

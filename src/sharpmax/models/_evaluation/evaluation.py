@@ -24,9 +24,9 @@ from sharpmax._files import (
 )
 from sharpmax._resampling import clustered_interval
 from sharpmax.models import Calibration, Window, answer, text_loss
-from sharpmax.models._diagnosis.diagnose import positions
 from sharpmax.models._evaluation.arms import Change
 from sharpmax.models._evaluation.cells import Cell, questions, windows
+from sharpmax.models._inspect import positions
 from sharpmax.tasks import Question, Tokenizer
 
 __all__ = ["CellResult", "Evaluation", "Settings", "check_cells"]

@@ -1,0 +1,124 @@
+"""What differs between model families: how they name, place and scale their attention.
+
+`_inspect` and `_interface` work for every model that goes through transformers' attention
+interface. To support a family that needs more, add its peculiarity here and a tiny model of it to
+`tests/model_families.py`, which takes it through the common tests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from torch import nn
+
+Kind = Literal["global", "sliding", "chunked", "cross", "encoder"]
+KINDS: tuple[Kind, ...] = ("global", "sliding", "chunked", "cross", "encoder")
+
+IGNORED_ARGUMENTS = frozenset(
+    {
+        "cache_position",
+        "cu_seq_lens_k",
+        "cu_seq_lens_q",
+        "deterministic",
+        "logits_to_keep",
+        "max_length_k",
+        "max_length_q",
+        "num_items_in_batch",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_ids",
+        "return_dict",
+        "seq_idx",
+        # The mask already contains the window.
+        "sliding_window",
+        "use_cache",
+    }
+)
+"""Arguments that families pass to their attention and that do not change its result."""
+
+_HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+_CROSS_NAMES = {
+    "encoder_attn", "encdecattention", "crossattention", "cross_attn", "cross_attention",
+}  # fmt: skip
+_CHOSEN_KEYS = re.compile(r"\b(\w*indices)=")
+
+
+def layer_kind(name: str, module: nn.Module, source: str) -> Kind:
+    """Return the kind of an attention layer, given its name and the source of its class."""
+    if (
+        getattr(module, "is_cross_attention", False)
+        or any(word.lower() in _CROSS_NAMES for word in name.rsplit(".", 2)[-2:])
+        or re.search("cross", type(module).__name__, re.IGNORECASE)
+    ):
+        return "cross"
+    if not getattr(module, "is_causal", True):
+        return "encoder"
+    config = getattr(module, "config", None)
+    types, number = _read(config, "layer_types"), getattr(module, "layer_idx", None)
+    if types and isinstance(number, int) and number < len(types):
+        return next((kind for kind in ("sliding", "chunked") if kind in types[number]), "global")
+    # The window is on the layer, or, where all layers are alike, in the configuration.
+    window = getattr(module, "sliding_window", None)
+    if not hasattr(module, "sliding_window") and "sliding_window" in source:
+        window = _read(config, "sliding_window")
+    return "global" if window is None else "sliding"
+
+
+def head_count(module: nn.Module) -> int | None:
+    """Return the number of query heads of an attention layer on all ranks, or None."""
+    for owner in (module, getattr(module, "config", None)):
+        for name in _HEAD_COUNTS:
+            if isinstance(count := _read(owner, name), int):
+                return count
+    return None
+
+
+def chosen_keys(source: str) -> str | None:
+    """Return the argument by which a layer restricts its attention to keys of its choice."""
+    found = _CHOSEN_KEYS.search(source)
+    return found.group(1) if found else None
+
+
+def first_position(model: nn.Module) -> int:
+    """Return the first position that a token can have: RoBERTa counts from after its padding."""
+    for name, module in model.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:
+            return int(padding) + 1
+    return 0
+
+
+def temperature_notes(config: Any) -> Iterator[str]:
+    """Yield how a configuration changes the temperature with the length, one line per reason."""
+    family = config.model_type
+    scales = "scales queries with their position"
+    if _read(config, "attn_temperature_tuning"):
+        yield f"{family}: attn_temperature_tuning {scales}"
+    if _read(config, "log_scaling_n_floor") is not None:
+        yield f"{family}: log_scaling_n_floor {scales}"
+    if family == "beam":
+        # Its configuration does not say so.
+        yield f"{family}: layers without rotary positions scale queries with their position"
+    for settings in _dictionaries(_read(config, "rope_parameters")):
+        if settings.get("llama_4_scaling_beta"):
+            yield f"{family}: llama_4_scaling_beta {scales}"
+        if settings.get("rope_type") in ("yarn", "longrope"):
+            yield f"{family}: {settings['rope_type']} scales the logits of extended contexts"
+
+
+def _read(owner: Any, name: str) -> Any:
+    """Return an attribute; None where it is missing or differs between layers."""
+    try:
+        return getattr(owner, name, None)
+    except RuntimeError:
+        return None
+
+
+def _dictionaries(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield a dictionary and those inside it: settings may be given per kind of layer."""
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from _dictionaries(inner)
