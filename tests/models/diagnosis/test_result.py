@@ -37,7 +37,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     path = made().save(tmp_path / "gemma.json")
     text = path.read_text("utf-8")
     path.write_text(text[: len(text) // 2], "utf-8")
-    with pytest.raises(DamagedFileError, match="cut off"):
+    with pytest.raises(DamagedFileError, match="truncated"):
         Diagnosis.load(path)
     path.write_text(text.replace('"verdict": "local"', '"verdict": "flat"'), "utf-8")
     with pytest.raises(DamagedFileError, match="changed after it was written"):
