@@ -1,9 +1,9 @@
 """Attention with a temperature policy: `api` checks and dispatches, `impl` implements.
 
-`attention` and `attention_statistics` are public. Rooms above that look at one attention in several
-ways check its arguments once and use the result: `fold` and `check` make a `Problem`, `attend` and `measure`
-run it, `choose` names the implementation, and `logits_and_visibility` materialises its rows, of
-which no more than `LOGITS_AT_ONCE` logits should be in memory at a time.
+`attention` and `attention_statistics` are public. The rest is for rooms that use one attention
+in several ways and check its arguments once: `fold` and `check` make a `Problem`, `attend` and
+`measure` run it, and `choose` names the implementation. `logits_and_visibility` materialises its
+rows; keep no more than `LOGITS_AT_ONCE` logits in memory at a time.
 """
 
 from sharpmax._attention.api import (
