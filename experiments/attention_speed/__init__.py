@@ -1,1 +1,1 @@
-"""How fast `sharpmax.attention` is beside its peers."""
+"""Time `sharpmax.attention` against PyTorch's own attention and other implementations."""

@@ -1,15 +1,15 @@
-"""The attention benchmark: what `sharpmax.attention` costs, as a ratio to PyTorch's own attention.
+"""Measure the time of `sharpmax.attention` as a ratio to PyTorch's attention, and its memory.
 
-Works over the same inputs are timed in turn with one another and with
-`scaled_dot_product_attention` on these inputs. The kernels are those of `impl="cpu"`, by name: on a
-machine that cannot have them the benchmark says so, rather than measure something else.
+Workloads over the same inputs are timed in turn with `scaled_dot_product_attention` on these
+inputs. The kernels are those of `impl="cpu"`, by name: where they cannot run, the benchmark says
+why and stops.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,45 +17,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.attention_speed import memory as attention_memory
-from experiments.attention_speed import peers as attention_peers
-from experiments.attention_speed.inputs import Examined, Inputs, examine, make_inputs
-from experiments.attention_speed.works import COMPILED, OWN, POLICIES, Work
-from experiments.common.timing import Timing, interleave, thread_count
-from sharpmax import _files as results
-from sharpmax._attention import attention, attention_statistics
+from experiments.attention_speed.inputs import Inputs, Sample, make_inputs, sample_rows
+from experiments.attention_speed.memory import extra_memory
+from experiments.attention_speed.peers import (
+    entmax_attention,
+    flex_second_pass,
+    textbook_attention,
+)
+from experiments.attention_speed.workloads import COMPILED, OWN, POLICIES, TARGETS, Workload
+from experiments.common.memory import measure_apart
+from experiments.common.timing import Step, Timing, interleave, thread_count
+from sharpmax import attention, attention_statistics
 
-__all__ = ["OURS", "PEER", "QUICK", "Settings", "run", "steps"]
+__all__ = ["BASELINE", "OURS", "QUICK", "Settings", "plan"]
 
-PEER = "scaled_dot_product_attention"
+BASELINE = "scaled_dot_product_attention"
 OURS = "sharpmax cpu"
 
-TEXTBOOK_TARGET, TEXTBOOK_LENGTH = 8.0, 4096
-"""So many times as long as sharpmax the textbook version takes at least, at so many keys."""
-
-GROWTH_TARGET, GROWTH_LENGTHS = 1.3, (8192, 131072)
-"""There is no cliff: the ratio at the longer is at most so many times that at the shorter."""
-
 MEMORY_TARGET, MEMORY_LENGTH = 8.0, 16384
-"""At most so many MiB a thread at so many keys; in proportion at others."""
+"""Largest number of MiB per thread at this many keys; in proportion at others."""
 
 SHARP_WEIGHT = 0.99
-"""What one key holds, at least, of each sharp row after sharpening."""
+"""Least weight of one key in every sharp row after sharpening."""
 
 TOLERANCE = 0.02
-"""Of outputs, against the mathematics in single precision too, where logits of some ten are made
-up to a hundred times as large. It finds mistakes; how exact the kernels are, the tests say."""
+"""Largest difference of an output from the mathematics. Both are in single precision, and beta
+multiplies logits of about ten by up to a hundred. This finds mistakes; the tests check accuracy."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is done.
+    """Settings of a run.
 
     Attributes:
-        threads: Numbers of threads, each of which is timed.
-        seconds: Time that each callable may use, as `interleave` says.
-        least: How often each is timed at least.
-        seed: Of the inputs.
+        threads: Numbers of threads to time.
+        seconds: Time that each call may use, as in `interleave`.
+        least: Smallest number of timed rounds per call.
+        seed: Seed of the inputs.
         memory_lengths: Numbers of keys at which memory is measured.
     """
 
@@ -65,273 +63,175 @@ class Settings:
     seed: int = 0
     memory_lengths: tuple[int, ...] = (MEMORY_LENGTH, 2 * MEMORY_LENGTH)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, with the policies."""
+        policies = {
+            character: {name: policy.to_dict() for name, policy in by_name.items()}
+            for character, by_name in POLICIES.items()
+        }
+        return {**vars(self), "dtype": "float32", "policies": policies}
+
 
 QUICK = Settings(threads=(1,), seconds=0.05, memory_lengths=(1024,))
-"""Of a run that shows that all works; its times are not worth much."""
+"""Settings of a run that shows that everything works; its times mean little."""
 
 
-def steps(works: Sequence[Work], settings: Settings) -> int:
-    """How many times `run` reports progress.
+def plan(workloads: Sequence[Workload], settings: Settings) -> dict[str, Step]:
+    """Return the steps of a benchmark, by name.
 
-    Args:
-        works: What to time.
-        settings: How.
-
-    Returns:
-        The number.
-    """
-    timed = len(list(itertools.groupby(works, key=lambda work: work.inputs)))
-    measured = len(settings.memory_lengths) * len(attention_memory.IMPLEMENTATIONS)
-    return (timed + measured) * len(settings.threads)
-
-
-def run(
-    works: Sequence[Work],
-    settings: Settings | None = None,
-    *,
-    progress: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Run works and give what was measured.
-
-    Before it is timed, each way is checked against the mathematics on a sample of rows.
+    Every implementation is checked against the mathematics on some rows before it is timed.
 
     Args:
-        works: What to time.
-        settings: How; None takes the defaults.
-        progress: Called with a line before each step, `steps` times in all.
+        workloads: What to time.
+        settings: How to time it.
 
     Returns:
-        Plain data, ready for JSON: versions, machine, settings, a record for each work and number
-        of threads, the growth of the curve, the memory.
-
-    Raises:
-        NotImplementedError: The CPU kernels cannot be had; the message says why.
-        MissingExtraError: A package that is compared with is not installed.
-        AssertionError: A way does not give what the mathematics gives.
+        One step per group of workloads with the same inputs, then one per measurement of memory.
+        A step raises NotImplementedError if the CPU kernels cannot run here, and AssertionError if
+        an output differs from the mathematics.
     """
-    settings = Settings() if settings is None else settings
-    records: list[dict[str, Any]] = []
-    for _, same_inputs in itertools.groupby(works, key=lambda work: work.inputs):
-        records += _run_in_turn(list(same_inputs), settings, progress)
-    return {
-        "experiment": "attention benchmark",
-        "versions": results.versions(["numpy", "torch", "entmax"]),
-        "machine": results.machine()
-        | {"vector_extension": torch.backends.cpu.get_cpu_capability()},
-        "settings": asdict(settings)
-        | {
-            "dtype": "float32",
-            "policies": {
-                character: {name: policy.to_dict() for name, policy in by_name.items()}
-                for character, by_name in POLICIES.items()
-            },
-        },
-        "records": records,
-        "growth": _growth(records),
-        "memory": _memory(settings, progress),
-    }
+    groups: dict[Any, list[Workload]] = {}
+    for workload in workloads:
+        groups.setdefault(workload.group, []).append(workload)
+    steps: dict[str, Step] = {}
+    for group in groups.values():
+        kinds = ", ".join(dict.fromkeys(workload.kind for workload in group))
+        shape = group[0].shape
+        size = f"{shape.queries:,} x {shape.keys:,}, width {shape.width}"
+        mask = "causal" if shape.is_causal else "full"
+        steps[f"{kinds}: {size}, {mask}"] = partial(_time_group, group, settings)
+    for length, name in itertools.product(settings.memory_lengths, (OURS, BASELINE)):
+        steps[f"memory: {name}, {length:,} keys"] = partial(_memory, name, length, settings)
+    return steps
 
 
-def _run_in_turn(
-    works: Sequence[Work], settings: Settings, progress: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Records of works over the same inputs, for every number of threads."""
-    first = works[0]
-    inputs = make_inputs(
-        first.character,
-        queries=first.queries,
-        keys=first.length,
-        width=first.width,
-        heads=first.heads,
-        key_heads=first.key_heads,
-        is_causal=first.is_causal,
-        seed=settings.seed,
-    )
-    examined = {
-        work: examine(inputs, POLICIES[work.character][work.policy])
-        for work in works
-        if work.policy is not None
+def _time_group(
+    workloads: Sequence[Workload], settings: Settings
+) -> dict[str, list[dict[str, Any]]]:
+    """Time workloads over the same inputs, at every number of threads."""
+    inputs = make_inputs(workloads[0].shape, settings.seed)
+    samples = {
+        workload: sample_rows(inputs, POLICIES[inputs.shape.character][workload.policy])
+        for workload in workloads
+        if workload.policy is not None
     }
-    for work, rows in examined.items():
-        if work.character == "sharp" and rows.largest_weight < SHARP_WEIGHT:
+    for workload, sample in samples.items():
+        if inputs.shape.character == "sharp" and sample.largest_weight < SHARP_WEIGHT:
             raise AssertionError(
-                f"{work.name}: expected rows in which one key holds {SHARP_WEIGHT:.0%},"
-                f" got {rows.largest_weight:.3%}"
+                f"{workload.name}: expected one key with {SHARP_WEIGHT:.0%} of every row,"
+                f" got {sample.largest_weight:.3%}"
             )
-    records: list[dict[str, Any]] = []
-    groups = ", ".join(dict.fromkeys(work.group for work in works))
-    mask = "causal" if first.is_causal else "full"
+    records = []
     for threads in settings.threads:
-        progress(
-            f"{groups}: {first.queries:,} x {first.length:,}, width {first.width}, {mask},"
-            f" {threads} thread{'s'[: threads > 1]}"
-        )
+        # One check is enough: the output does not depend on the number of threads.
+        to_check = samples if threads == settings.threads[0] else {}
         with thread_count(threads):
-            # Checked once: what they give does not depend on the threads.
-            to_check = examined if threads == settings.threads[0] else {}
-            timing = _time(works, inputs, to_check, settings)
-        for work in works:
-            records.append(_record(work, timing, threads, examined.get(work)))
-            if work.way == "textbook" and work.length == TEXTBOOK_LENGTH:
-                records.append(_against_ours(work, works, timing, records[-1]))
-    return records
+            timing = _time(workloads, inputs, to_check, settings)
+        records += [_record(each, timing, threads, samples.get(each)) for each in workloads]
+    return {"records": records}
 
 
 def _time(
-    works: Sequence[Work], inputs: Inputs, to_check: dict[Work, Examined], settings: Settings
+    workloads: Sequence[Workload],
+    inputs: Inputs,
+    to_check: Mapping[Workload, Sample],
+    settings: Settings,
 ) -> Timing:
-    """Time works over the same inputs, and the peer; some are checked before."""
-    backward = works[0].way == "forward and backward"
-    if any(work.way in COMPILED for work in works):
-        # Compiled code is made for a number of threads.
+    """Time workloads in turn with the baseline, after checking some of them."""
+    backward = workloads[0].method == "forward and backward"
+    if any(workload.method in COMPILED for workload in workloads):
+        # Code is compiled for a number of threads.
         torch.compiler.reset()
     tensors = tuple(
         tensor.detach().requires_grad_(backward)
         for tensor in (inputs.query, inputs.key, inputs.value)
     )
     upstream = torch.randn(inputs.query.shape, generator=torch.Generator().manual_seed(1))
-
-    def peer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=inputs.is_causal, enable_gqa=inputs.group > 1
-        )
+    shape = {"is_causal": inputs.shape.is_causal, "enable_gqa": inputs.group > 1}
 
     def on_inputs(function: Callable[..., Any]) -> Callable[[], object]:
         if not backward:
             return lambda: function(*tensors)
         return lambda: torch.autograd.grad(function(*tensors), tensors, upstream)
 
-    callables = {PEER: on_inputs(peer)}
+    calls = {BASELINE: on_inputs(partial(F.scaled_dot_product_attention, **shape))}
     with torch.set_grad_enabled(backward):
-        for work in works:
-            function = _function(work, inputs)
-            if work in to_check:
-                _check_output(work, function(*tensors).detach(), to_check[work])
-            callables[work.name] = on_inputs(function)
-        return interleave(callables, peer=PEER, seconds=settings.seconds, least=settings.least)
+        for workload in workloads:
+            function = _function(workload, inputs, shape)
+            if workload in to_check:
+                _check_output(workload, function(*tensors).detach(), to_check[workload])
+            calls[workload.name] = on_inputs(function)
+        return interleave(calls, baseline=BASELINE, seconds=settings.seconds, least=settings.least)
 
 
-def _function(work: Work, inputs: Inputs) -> Callable[..., Any]:
-    """The function of query, key and value that a work times."""
-    shape: dict[str, Any] = {"is_causal": work.is_causal, "enable_gqa": inputs.group > 1}
-    if work.way == "statistics":
+def _function(workload: Workload, inputs: Inputs, shape: dict[str, Any]) -> Callable[..., Any]:
+    """Return the function of query, key and value that a workload times."""
+    method = workload.method
+    if method == "statistics":
         return lambda query, key, _: attention_statistics(query, key, **shape, impl="cpu")
-    if work.way == "entmax by bisection":
-        return attention_peers.entmax_attention
-    if work.way == "textbook":
-        return partial(attention_peers.textbook_attention, is_causal=work.is_causal)
-    if work.way == "textbook, compiled":
-        return torch.compile(attention_peers.textbook_attention, fullgraph=True, dynamic=False)
-    assert work.policy is not None
-    policy = POLICIES[work.character][work.policy]
-    if work.way == "FlexAttention, compiled, second pass":
-        return attention_peers.flex_second_pass(inputs.query, inputs.key, policy)
-    return lambda query, key, value: attention(
-        query, key, value, policy=policy, **shape, detach_temperature=True, impl="cpu"
-    )
+    if method == "entmax by bisection":
+        return entmax_attention
+    if method == "textbook":
+        return partial(textbook_attention, is_causal=inputs.shape.is_causal)
+    if method == "textbook, compiled":
+        return torch.compile(textbook_attention, fullgraph=True, dynamic=False)
+    assert workload.policy is not None
+    policy = POLICIES[inputs.shape.character][workload.policy]
+    if method == "FlexAttention, compiled, second pass":
+        return flex_second_pass(inputs.query, inputs.key, policy)
+    return partial(attention, policy=policy, **shape, detach_temperature=True, impl="cpu")
 
 
-def _check_output(work: Work, output: Tensor, examined: Examined) -> None:
-    """A time of a wrong result would be worth nothing."""
-    difference = (output[:, :, list(examined.rows)] - examined.output).abs().max().item()
+def _check_output(workload: Workload, output: Tensor, sample: Sample) -> None:
+    difference = (output[:, :, list(sample.rows)] - sample.output).abs().max().item()
     if not difference < TOLERANCE:
-        raise AssertionError(f"{work.name}: differs from the mathematics by {difference:.2g}")
+        raise AssertionError(f"{workload.name}: differs from the mathematics by {difference:.2g}")
 
 
-def _record(work: Work, timing: Timing, threads: int, examined: Examined | None) -> dict[str, Any]:
-    ratio = timing.ratio(work.name)
-    return {
-        "work": work.group,
-        "implementation": OURS if work.way in OWN else work.way,
-        "peer": PEER,
-        "length": work.length,
-        "queries": work.queries,
-        "width": work.width,
-        "causal": work.is_causal,
-        "heads": work.heads,
-        "key_heads": work.key_heads,
-        "policy": work.policy,
-        "rows": work.character,
-        "threads": threads,
-        "seconds": timing.best[work.name],
-        "peer_seconds": timing.best[PEER],
-        "rounds": timing.rounds[work.name],
-        "ratio": ratio,
-        "bound": "at most",
-        "target": work.target,
-        "aim": work.aim,
-        "reached": None if work.target is None else ratio <= work.target,
-        "entropy": None if examined is None else examined.entropy,
-        "inverse_temperature": None if examined is None else examined.inverse_temperature,
-        "least_largest_weight": None if examined is None else examined.largest_weight,
-    }
-
-
-def _against_ours(
-    work: Work, works: Sequence[Work], timing: Timing, record: dict[str, Any]
+def _record(
+    workload: Workload, timing: Timing, threads: int, sample: Sample | None
 ) -> dict[str, Any]:
-    """The record of the textbook version once more, as a ratio to sharpmax in the same run."""
-    ours = next(other.name for other in works if other.way == "forward")
-    ratio = timing.ratio(work.name, to=ours)
-    return record | {
-        "peer": OURS,
-        "peer_seconds": timing.best[ours],
-        "ratio": ratio,
-        "bound": "at least",
-        "target": TEXTBOOK_TARGET,
-        "reached": ratio >= TEXTBOOK_TARGET,
+    shape = workload.shape
+    target, stretch_target = TARGETS.get(workload.kind, (None, None))
+    return {
+        "workload": workload.kind,
+        "implementation": OURS if workload.method in OWN else workload.method,
+        "baseline": BASELINE,
+        "length": shape.keys,
+        "queries": shape.queries,
+        "width": shape.width,
+        "causal": shape.is_causal,
+        "heads": shape.heads,
+        "key_heads": shape.key_heads,
+        "policy": workload.policy,
+        "rows": shape.character,
+        "threads": threads,
+        "seconds": timing.best[workload.name],
+        "baseline_seconds": timing.best[BASELINE],
+        "rounds": timing.rounds[workload.name],
+        "ratio": timing.ratio(workload.name),
+        "target": target,
+        "stretch_target": stretch_target,
+        "entropy": None if sample is None else sample.entropy,
+        "inverse_temperature": None if sample is None else sample.inverse_temperature,
+        "least_largest_weight": None if sample is None else sample.largest_weight,
     }
 
 
-def _growth(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How the ratio of the curve has grown between the two lengths that the target names."""
-    ratios = {
-        (record["threads"], record["length"]): record["ratio"]
-        for record in records
-        if record["work"] == "curve"
-    }
-    shorter, longer = GROWTH_LENGTHS
-    made = []
-    for threads in sorted({threads for threads, length in ratios if length == longer}):
-        if (threads, shorter) in ratios:
-            growth = ratios[threads, longer] / ratios[threads, shorter]
-            made.append(
+def _memory(name: str, length: int, settings: Settings) -> dict[str, list[dict[str, Any]]]:
+    """Measure the memory of one implementation, at every number of threads."""
+    entries = []
+    for threads in settings.threads:
+        extra = measure_apart(extra_memory, name == OURS, length, 64, 1, threads)
+        if extra is not None:
+            entries.append(
                 {
+                    "implementation": name,
+                    "length": length,
+                    "width": 64,
                     "threads": threads,
-                    "from_length": shorter,
-                    "to_length": longer,
-                    "growth": growth,
-                    "target": GROWTH_TARGET,
-                    "reached": growth <= GROWTH_TARGET,
+                    "mebibytes_per_thread": extra / 2**20 / threads,
+                    "target": MEMORY_TARGET * length / MEMORY_LENGTH if name == OURS else None,
                 }
             )
-    return made
-
-
-def _memory(settings: Settings, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    made = []
-    for length, threads, implementation in itertools.product(
-        settings.memory_lengths, settings.threads, attention_memory.IMPLEMENTATIONS
-    ):
-        ours = implementation == "sharpmax"
-        name = OURS if ours else PEER
-        progress(f"memory: {name}, {length:,} keys, {threads} thread{'s'[: threads > 1]}")
-        extra = attention_memory.extra_memory(
-            implementation, length=length, width=64, heads=1, threads=threads
-        )
-        if extra is None:
-            continue
-        mebibytes = extra / 2**20 / threads
-        target = MEMORY_TARGET * length / MEMORY_LENGTH if ours else None
-        made.append(
-            {
-                "implementation": name,
-                "length": length,
-                "width": 64,
-                "threads": threads,
-                "mebibytes_a_thread": mebibytes,
-                "target": target,
-                "reached": None if target is None else mebibytes <= target,
-            }
-        )
-    return made
+    return {"memory": entries}

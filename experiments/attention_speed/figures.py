@@ -1,159 +1,213 @@
-"""The figure of the attention benchmark: ratio to PyTorch's attention against the length."""
+"""Draw the ratio to PyTorch's attention against the number of keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-__all__ = ["draw_ratios"]
+from experiments.attention_speed.tables import length_label, thread_label
+from experiments.attention_speed.workloads import KINDS
+from experiments.common.timing import machine_line
+from sharpmax.report._page import style
 
-_PANELS: Final = {
-    "prefill": "prefill",
-    "sharp": "prefill, sharp rows",
-    "curve": "256 queries, n keys",
+__all__ = ["HEADLINES", "draw_comparison", "draw_ratios", "figures"]
+
+HEADLINES: Final = ("prefill", "sharp", "curve")
+"""Workloads of the figure in the documents."""
+
+_COLUMNS: Final = 4
+
+_COLORS: Final = {
+    "Paper": style.VERMILION,
+    "Exponential": style.BLUE,
+    "EntropyTarget": style.GREEN,
+    None: style.BLACK,
 }
 
-_COLORS: Final = {"Paper": _style.VERMILION, "Exponential": _style.BLUE}
-
+_DASHES: Final = {"linestyle": (0, (2, 1.5)), "markerfacecolor": "white"}
 _STYLES: Final[dict[tuple[int, bool], dict[str, Any]]] = {
     (64, True): {"marker": "o", "linestyle": "-"},
     (64, False): {"marker": "s", "linestyle": "-"},
-    (128, True): {"marker": "o", "linestyle": (0, (2, 1.5)), "markerfacecolor": "white"},
-    (128, False): {"marker": "s", "linestyle": (0, (2, 1.5)), "markerfacecolor": "white"},
+    (128, True): {"marker": "o", **_DASHES},
+    (128, False): {"marker": "s", **_DASHES},
 }
 """By width and mask: a circle is causal, a square full; filled is width 64, open 128."""
 
+_TARGET: Final[dict[str, Any]] = {
+    "color": style.GREY,
+    "linewidth": 1.0,
+    "linestyle": (0, (4, 3)),
+}
 
-def draw_ratios(result: dict[str, Any], path: str | Path) -> Path:
-    """Draw the ratio against the number of keys: a row of panels for each number of threads.
+_TEXT: Final[dict[str, Any]] = {"va": "center", "fontsize": 8.4, "color": "#404040"}
+_BOX: Final = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+
+Record = dict[str, Any]
+
+
+def figures(results: Path) -> Iterator[Path]:
+    """Draw the figures of a run into its folder and yield their paths.
+
+    `ratio.png` has the workloads of `HEADLINES`, `workloads.png` all of them, and `comparison.png`
+    the other implementations. A figure without data is not drawn.
+    """
+    path = results / "benchmark.json"
+    if path.exists():
+        result = json.loads(path.read_text(encoding="utf-8"))
+        for drawn in (
+            draw_ratios(result, results / "ratio.png", HEADLINES),
+            draw_ratios(result, results / "workloads.png"),
+            draw_comparison(result, results / "comparison.png"),
+        ):
+            if drawn is not None:
+                yield drawn
+
+
+def draw_ratios(
+    result: Record, path: str | Path, workloads: Sequence[str] = tuple(KINDS)
+) -> Path | None:
+    """Draw one panel per workload and number of threads.
 
     Args:
-        result: What the attention benchmark measured.
+        result: What the benchmark wrote.
+        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
+        workloads: Kinds of workload to draw, of those that the result has.
+
+    Returns:
+        The path, or None if the result has nothing to draw.
+    """
+    drawn = [
+        record
+        for record in result["records"]
+        if record["workload"] in workloads and record["workload"] != "comparison"
+    ]
+    kinds = [kind for kind in KINDS if any(record["workload"] == kind for record in drawn)]
+    if not kinds:
+        return None
+    threads = sorted({record["threads"] for record in drawn})
+    columns = min(len(kinds), _COLUMNS)
+    rows = math.ceil(len(kinds) / columns) * len(threads)
+    highest = max(1.25, *(record["ratio"] for record in drawn)) * 1.08
+    width, height = max(1.6 + 3.1 * columns, 7.2), 1.5 + 2.6 * rows
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(figsize=(width, height))
+        grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        for axes in grid.flat:
+            axes.set_visible(False)
+        for place, kind in enumerate(kinds):
+            for row, count in enumerate(threads, start=place // columns * len(threads)):
+                axes = grid[row][place % columns]
+                axes.set_visible(True)
+                _draw_panel(
+                    axes,
+                    [r for r in drawn if r["workload"] == kind and r["threads"] == count],
+                )
+                axes.set_ylim(0.0, highest)
+                axes.set_title(KINDS[kind] if count == threads[0] else "", fontsize=11)
+                axes.set_xlabel("number of keys" if count == threads[-1] else "")
+                axes.set_ylabel(thread_label(count) if place % columns == 0 else "")
+        handles = _legend(drawn)
+        in_a_row = columns + 1
+        below = 0.25 + 0.19 * math.ceil(len(handles) / in_a_row)
+        place_below = {"loc": "lower left", "ncols": in_a_row, "frameon": False}
+        figure.legend(handles=handles, fontsize=8.6, **place_below)
+        _head(figure, "Time of sharpmax.attention relative to PyTorch's attention", result)
+        figure.tight_layout(rect=(0.0, below / height, 1.0, 1.0 - 0.55 / height), w_pad=1.2)
+        return style.save(figure, path)
+
+
+def draw_comparison(result: Record, path: str | Path) -> Path | None:
+    """Draw one bar per implementation and number of threads, on the same inputs.
+
+    Args:
+        result: What the benchmark wrote.
         path: Where to write; the suffix decides the format (.png, .svg, .pdf).
 
     Returns:
-        The path that was written; folders on the way to it are made.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        ValueError: There is nothing to draw: none of the works has a panel.
+        The path, or None if the result has nothing to draw.
     """
-    matplotlib = require("matplotlib", extra="experiments", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="experiments", what="drawing a figure")
-    drawn = [record for record in result["records"] if record["work"] in _PANELS]
-    panels = [work for work in _PANELS if any(record["work"] == work for record in drawn)]
-    if not panels:
-        raise ValueError(f"result: expected records of one of {', '.join(_PANELS)}, got none")
-    threads = sorted({record["threads"] for record in drawn})
-    highest = max([1.25, *(record["ratio"] for record in drawn)]) * 1.08
-    with matplotlib.rc_context(_style.SETTINGS):
-        # A figure of its own, without pyplot: no window system is asked for, no state is left.
-        figure = figure_module.Figure(figsize=(1.6 + 3.1 * len(panels), 1.5 + 2.6 * len(threads)))
-        grid = figure.subplots(len(threads), len(panels), sharex="col", sharey=True, squeeze=False)
-        for row, count in enumerate(threads):
-            for column, work in enumerate(panels):
-                axes = grid[row][column]
-                records = [r for r in drawn if r["work"] == work and r["threads"] == count]
-                if records:
-                    _draw_panel(axes, records)
-                axes.set_ylim(0.0, highest)
-                if row == 0:
-                    axes.set_title(_PANELS[work], fontsize=11)
-                if row == len(threads) - 1:
-                    axes.set_xlabel("number of keys")
-                if column == 0:
-                    axes.set_ylabel("1 thread" if count == 1 else f"{count} threads")
-        figure.suptitle(
-            "Time of sharpmax.attention over that of PyTorch's own",
-            x=0.01,
-            ha="left",
-            fontweight="bold",
-            fontsize=13,
-        )
-        handles = _legend(drawn)
-        figure.legend(
-            handles=handles, loc="lower left", ncols=4, frameon=False, fontsize=8.6, borderpad=0.2
-        )
-        figure.text(
-            0.01,
-            1.0 - 0.44 / figure.get_size_inches()[1],
-            _machine(result),
-            va="center",
-            fontsize=8.4,
-            color="#404040",
-        )
-        height = figure.get_size_inches()[1]
-        figure.tight_layout(rect=(0.0, 0.62 / height, 1.0, 1.0 - 0.2 / height), w_pad=1.2)
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # No date and no version in the file, so that the same result gives the same file.
-        figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
-    return path
+    drawn = [record for record in result["records"] if record["workload"] == "comparison"]
+    if not drawn:
+        return None
+    height = 1.5 + 0.32 * len(drawn)
+    with mpl.rc_context(style.SETTINGS):
+        figure = Figure(figsize=(8.2, height))
+        axes = figure.subplots()
+        labels = []
+        for place, record in enumerate(drawn):
+            own = record["implementation"].startswith("sharpmax")
+            axes.plot(record["ratio"], place, "o", color=style.BLUE if own else style.VERMILION)
+            number = f"{record['ratio']:.3g}"
+            axes.text(1.15 * record["ratio"], place, number, bbox=_BOX, **_TEXT)
+            mask = "causal" if record["causal"] else "full"
+            labels.append(f"{record['implementation']}, {mask}, {thread_label(record['threads'])}")
+        axes.set_xscale("log")
+        axes.axvline(1.0, color=style.BLACK, linewidth=1.4, zorder=1)
+        axes.set_xlim(right=3 * max(record["ratio"] for record in drawn))
+        axes.set_yticks(range(len(labels)), labels, fontsize=8.6)
+        axes.invert_yaxis()
+        axes.grid(visible=True, axis="x")
+        axes.set_xlabel(f"time ratio, {length_label(drawn[0]['length'])} queries and keys")
+        _head(figure, "Time relative to PyTorch's attention", result)
+        figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.55 / height))
+        return style.save(figure, path)
 
 
-def _draw_panel(axes: Any, records: Sequence[dict[str, Any]]) -> None:
-    lines: dict[tuple[str, int, bool], list[dict[str, Any]]] = {}
-    for record in records:
+def _head(figure: Figure, title: str, result: Record) -> None:
+    """Write the title and, below it, the conditions of the run."""
+    height = figure.get_size_inches()[1]
+    where = f"float32, {machine_line(result, {'torch': 'PyTorch'})}"
+    figure.text(0.01, 1.0 - 0.2 / height, title, va="center", fontweight="bold", fontsize=13)
+    figure.text(0.01, 1.0 - 0.44 / height, where, **_TEXT)
+
+
+def _draw_panel(axes: Any, records: Sequence[Record]) -> None:
+    lines: dict[tuple[str | None, int, bool], list[Record]] = {}
+    for record in sorted(records, key=lambda record: record["length"]):
         lines.setdefault((record["policy"], record["width"], record["causal"]), []).append(record)
-    axes.axhline(1.0, color=_style.BLACK, linewidth=1.4, zorder=1)
-    if records[0]["target"] is not None:
-        axes.axhline(
-            records[0]["target"], color=_style.GREY, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1
-        )
+    axes.axhline(1.0, color=style.BLACK, linewidth=1.4, zorder=1)
+    if records and records[0]["target"] is not None:
+        axes.axhline(records[0]["target"], zorder=1, **_TARGET)
     for (policy, width, causal), points in lines.items():
-        points = sorted(points, key=lambda record: record["length"])
         axes.plot(
             [point["length"] for point in points],
             [point["ratio"] for point in points],
-            color=_COLORS.get(policy, _style.GREEN),
-            # Policies cost much the same: the one below is wider, so that it is seen.
+            color=_COLORS[policy],
+            # Policies cost almost the same, so the line below is wider to stay visible.
             linewidth=3.4 if policy == "Paper" else 1.2,
             markersize=7.5 if policy == "Paper" else 4.2,
             zorder=2 if policy == "Paper" else 3,
-            **_STYLES.get((width, causal), {"marker": "^"}),
+            **_STYLES[width, causal],
         )
     lengths = sorted({record["length"] for record in records})
     axes.set_xscale("log", base=2)
-    # Eight labels of a curve would run into each other.
+    # Eight labels would overlap.
     ticks = lengths if len(lengths) <= 5 else lengths[::-2][::-1]
-    axes.set_xticks(ticks, [_length(length) for length in ticks], fontsize=9)
+    axes.set_xticks(ticks, [length_label(length) for length in ticks], fontsize=9)
     axes.minorticks_off()
     axes.grid(visible=True)
     axes.set_axisbelow(True)
 
 
-def _legend(records: Sequence[dict[str, Any]]) -> list[Any]:
-    """Only what occurs: colours are policies, marks are masks and widths."""
-    lines = require("matplotlib.lines", extra="experiments", what="drawing a figure")
+def _legend(records: Sequence[Record]) -> list[Line2D]:
+    """Explain what occurs: colours are policies, markers are masks and widths."""
     handles = [
-        lines.Line2D([], [], color=color, linewidth=2.4, label=policy)
+        Line2D([], [], color=color, linewidth=2.4, label=policy or "statistics")
         for policy, color in _COLORS.items()
         if any(record["policy"] == policy for record in records)
     ]
-    for (width, causal), style in _STYLES.items():
-        if any(record["width"] == width and record["causal"] == causal for record in records):
+    for (width, causal), shown in _STYLES.items():
+        if any((record["width"], record["causal"]) == (width, causal) for record in records):
             label = f"{'causal' if causal else 'full'}, width {width}"
-            handles.append(
-                lines.Line2D([], [], color="#404040", markersize=4.6, label=label, **style)
-            )
-    handles.append(lines.Line2D([], [], color=_style.BLACK, linewidth=1.4, label="PyTorch's own"))
+            handles.append(Line2D([], [], color="#404040", markersize=4.6, label=label, **shown))
+    handles.append(Line2D([], [], color=style.BLACK, linewidth=1.4, label="PyTorch's attention"))
     if any(record["target"] is not None for record in records):
-        dashes = {"color": _style.GREY, "linewidth": 1.0, "linestyle": (0, (4, 3))}
-        handles.append(lines.Line2D([], [], label="to reach", **dashes))
+        handles.append(Line2D([], [], label="target", **_TARGET))
     return handles
-
-
-def _machine(result: dict[str, Any]) -> str:
-    machine = result["machine"]
-    return (
-        f"float32, {machine['processor']}, {machine['vector_extension']},"
-        f" PyTorch {result['versions']['torch']}"
-    )
-
-
-def _length(length: int) -> str:
-    return f"{length // 1024}k" if length % 1024 == 0 else f"{length:,}"

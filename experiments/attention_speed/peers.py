@@ -1,4 +1,4 @@
-"""What people use where there is no kernel: peers to compare `sharpmax.attention` with."""
+"""Implementations to compare `sharpmax.attention` with: what people use without a kernel."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from entmax import entmax_bisect
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
-from sharpmax._attention import attention_statistics
-from sharpmax._extras import require
+from sharpmax import attention_statistics
 from sharpmax.policies import Paper, Policy
 
 __all__ = ["entmax_attention", "flex_second_pass", "textbook_attention"]
@@ -19,16 +20,16 @@ __all__ = ["entmax_attention", "flex_second_pass", "textbook_attention"]
 def textbook_attention(
     query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False
 ) -> Tensor:
-    """Attention by the paper's Figure 4, step by step, over all scores at once.
+    """Compute attention as the paper's Figure 4 does, step by step, over all scores at once.
 
-    The same sequence of array operations as the published code has, in PyTorch: softmax, its
+    It has the same sequence of array operations as the published code, in PyTorch: softmax, its
     entropy with 1e-9 inside the logarithm, the polynomial, softmax again.
 
     Args:
         query: [batch, heads, queries, width].
         key: [batch, heads, keys, width].
         value: [batch, heads, keys, width].
-        is_causal: Query i sees keys up to i.
+        is_causal: Whether query i sees only keys up to i.
 
     Returns:
         [batch, heads, queries, width].
@@ -52,21 +53,19 @@ def textbook_attention(
 
 
 def flex_second_pass(query: Tensor, key: Tensor, policy: Policy) -> Callable[..., Tensor]:
-    """The second pass alone as FlexAttention can express it: beta is given, a number a row.
+    """Return the second pass alone, as FlexAttention can express it, with beta given per row.
 
-    FlexAttention has no way to measure a row before it is weighed, so that the first pass is done
-    here, once. Compiled whole: what the compiler cannot take raises.
+    FlexAttention cannot measure a row before weighing it, so the first pass runs here, once. The
+    function is compiled whole: it raises on anything that the compiler cannot take.
 
     Args:
         query: [batch, heads, queries, width].
         key: [batch, heads, keys, width].
-        policy: Gives beta from the statistics of the rows.
+        policy: Computes beta from the statistics of the rows.
 
     Returns:
         A function of this query, this key and a value.
     """
-    from torch.nn.attention.flex_attention import flex_attention
-
     measured = attention_statistics(query, key)
     beta = torch.as_tensor(policy.over_queries().inverse_temperature(measured))
 
@@ -78,7 +77,7 @@ def flex_second_pass(query: Tensor, key: Tensor, policy: Policy) -> Callable[...
 
 
 def entmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Sparse attention: 1.5-entmax by bisection, over all scores at once.
+    """Compute sparse attention: 1.5-entmax by bisection, over all scores at once.
 
     Args:
         query: [batch, heads, queries, width].
@@ -88,15 +87,11 @@ def entmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     Returns:
         [batch, heads, queries, width].
 
-    Raises:
-        MissingExtraError: entmax is not installed.
-
     Example:
         >>> query, key, value = torch.zeros(3, 1, 1, 4, 8).unbind()
         >>> entmax_attention(query, key, value).shape
         torch.Size([1, 1, 4, 8])
     """
-    entmax = require("entmax", extra="experiments", what="the comparison with sparse attention")
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-    weights: Tensor = entmax.entmax_bisect(scores, alpha=1.5, dim=-1)
+    weights: Tensor = entmax_bisect(scores, alpha=1.5, dim=-1)
     return weights @ value

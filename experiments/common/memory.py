@@ -1,4 +1,4 @@
-"""How much memory a call takes at its peak, measured in a process of its own."""
+"""Measure the peak memory of a call, in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,29 +10,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 __all__ = ["growth", "measure_apart"]
 
+_CHILD = """
+import importlib, json, sys
+module, function, arguments = json.loads(sys.argv[1])
+print(getattr(importlib.import_module(module), function)(*arguments))
+"""
 
-def measure_apart(module: str, *arguments: object) -> int | None:
-    """Run a module in a process of its own, which prints a number of bytes.
+
+def measure_apart(function: Callable[..., int], *arguments: object) -> int | None:
+    """Call a function in a new process and return its result, a number of bytes.
 
     Args:
-        module: Its name; `python -m` runs it.
-        *arguments: Plain data, handed over as JSON.
+        function: A function at the top level of a module.
+        *arguments: Plain data, passed as JSON.
 
     Returns:
-        The bytes, or None where the system does not tell (it has to be Linux).
+        The bytes, or None if the system does not report memory (only Linux does).
 
     Raises:
-        subprocess.CalledProcessError: The measuring process failed.
+        subprocess.CalledProcessError: The process failed.
     """
     if not Path("/proc/self/statm").exists():
         return None
+    call = json.dumps([function.__module__, function.__name__, arguments])
+    # Freed memory returns to the system at once, so no call reuses what an earlier one left.
+    thresholds = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     done = subprocess.run(
-        [sys.executable, "-m", module, json.dumps(arguments)],
-        # What is freed goes back to the system at once, so that no call is served from what an
-        # earlier one has left behind.
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
+        [sys.executable, "-c", _CHILD, call],
+        env=os.environ | thresholds | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -41,11 +50,8 @@ def measure_apart(module: str, *arguments: object) -> int | None:
 
 
 def growth(call: Callable[[], Any]) -> tuple[int, Any]:
-    """By how many bytes the process grows at most while something is called, and what that gave."""
-    import torch
-
-    # The largest size so far may be one of the past, under which a call could hide: so the
-    # present size is brought up to it first.
+    """Return by how many bytes the process grows at most during a call, and the call's result."""
+    # A call could hide below an earlier peak, so the present size is first raised to that peak.
     ballast = [torch.ones(max(_peak() - _present(), 0) + (1 << 20), dtype=torch.uint8)]
     before = _peak()
     result = call()
@@ -55,19 +61,18 @@ def growth(call: Callable[[], Any]) -> tuple[int, Any]:
 
 
 def _peak() -> int:
-    """The largest resident size so far, in bytes.
+    """Return the largest resident size so far, in bytes.
 
-    From the status of the process: what `resource.getrusage` says begins with the size of the
-    parent, which holds the inputs of the benchmark.
+    `resource.getrusage` does not serve: its peak begins with the size of the parent process.
     """
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")
         if name == "VmHWM":
             return int(value.split()[0]) * 1024
-    raise OSError("/proc/self/status does not tell the largest resident size")
+    raise OSError("/proc/self/status: expected a line VmHWM, found none")
 
 
 def _present() -> int:
-    """The resident size, in bytes."""
+    """Return the resident size, in bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,1 +1,1 @@
-"""What sharpmax costs inside Hugging Face models."""
+"""Time diagnosing and sharpening a model against running it unchanged."""

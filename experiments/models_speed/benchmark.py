@@ -1,13 +1,15 @@
-"""The benchmark of models: what diagnosing and sharpening a model cost beside running it.
+"""Measure what diagnosing and sharpening a model cost, compared with running it unchanged.
 
-Ways over the same weights and tokens are timed in turn. The model is SmolLM2-135M-Instruct, or a
-small one with random weights for a quick run.
+All calls use the same weights and tokens and are timed in turn. The model is
+SmolLM2-135M-Instruct, or a small one with random weights for a quick run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,46 +17,44 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.common.timing import Timing, interleave, thread_count
-from experiments.models_speed import memory as models_memory
-from experiments.models_speed.works import Call, decoding, halved, small_model, twin, ways_to_pass
-from sharpmax import _files as results
+from experiments.common.memory import measure_apart
+from experiments.common.timing import Step, interleave, thread_count
+from experiments.models_speed.memory import extra_memory
+from experiments.models_speed.passes import Call, decoding, halved, passes, small_model, twin
 from sharpmax.models import diagnose, load_model, sharpen
 from sharpmax.policies import Exponential
-from sharpmax.tasks import own_source
+from sharpmax.tasks.own_source import own_source
 
-__all__ = ["QUICK", "Settings", "run", "steps"]
+__all__ = ["QUICK", "Settings", "load", "plan"]
 
-LARGEST_TIME = {"diagnose": 1.3}
-"""Time over that of the peer, at most, by work."""
-
-LEAST_SPEED = {"prefill": 0.9, "decode": 0.95}
-"""Tokens a second over those of the peer, at least, by work."""
-
-LINEAR_TARGET = 1.1
-"""Memory a token at the longest length is at most so many times that at the shortest."""
+TARGETS: dict[str, tuple[str, float]] = {
+    "diagnose": ("at most", 1.3),
+    "prefill": ("at least", 0.9),
+    "decode": ("at least", 0.95),
+}
+"""Largest time relative to the baseline ("at most"), or smallest speed ("at least")."""
 
 POLICY = Exponential(3.0)
-"""In all heads. Its parameter does not change what it costs."""
+"""Policy of all heads. Its parameter does not change its cost."""
 
 TOLERANCE = 0.01
-"""Nats between the entropies of a diagnosis and those of the weights that eager attention shows."""
+"""Largest difference, in nats, between the entropies of a diagnosis and of eager attention."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a run is done.
+    """Settings of a run.
 
     Attributes:
         model: As `sharpmax.models.load_model` takes it; None is a small one with random weights.
-        threads: Numbers of threads, each of which is timed.
+        threads: Numbers of threads to time.
         diagnosed: Tokens of the diagnosis that is compared with a plain pass.
-        shown: Tokens of that which is compared with a pass that shows all weights.
-        prefill: Tokens of a sharpened pass, and of the context that is decoded behind.
-        decoded: Tokens that are decoded at a time.
-        memory: Numbers of tokens at which the memory of a diagnosis is measured.
-        seconds: Time that each callable may use, as `interleave` says.
-        least: How often each is timed at least.
+        shown: Tokens of the diagnosis that is compared with `output_attentions=True`.
+        prefill: Tokens of a sharpened pass, and of the context of decoding.
+        decoded: Tokens per timed decoding.
+        memory: Numbers of tokens at which the memory of a small model's diagnosis is measured.
+        seconds: Time that each call may use, as in `interleave`.
+        least: Smallest number of timed rounds per call.
     """
 
     model: str | None = "smollm2"
@@ -67,6 +67,10 @@ class Settings:
     seconds: float = 20.0
     least: int = 3
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, with the policy."""
+        return {**vars(self), "policy": POLICY.to_dict()}
+
 
 QUICK = Settings(
     model=None,
@@ -78,58 +82,15 @@ QUICK = Settings(
     memory=(512, 1024),
     seconds=0.05,
 )
-"""Of a run that shows that all works; its times are not worth much."""
+"""Settings of a run that shows that everything works; its times mean little."""
 
 
-def steps(settings: Settings) -> int:
-    """How many times `run` reports progress."""
-    return 1 + len(settings.threads) * 4 + len(models_memory.WAYS) + len(settings.memory)
-
-
-def run(settings: Settings, *, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """Time a model and measure its memory.
-
-    Args:
-        settings: How.
-        progress: Called with a line before each step, `steps` times in all.
-
-    Returns:
-        Plain data, ready for JSON: versions, machine, settings, a record for each work and number
-        of threads, the memory, and how it grows.
+def load(settings: Settings) -> tuple[Any, Tensor]:
+    """Load the model, and the tokens of sharpmax's own source code.
 
     Raises:
-        CannotLoadError: The model is not there.
-        AssertionError: A diagnosis does not agree with the weights that eager attention shows.
+        CannotLoadError: The model cannot be loaded.
     """
-    progress(f"loading {settings.model or 'a small model'}")
-    model, tokens = _model(settings)
-    records: list[dict[str, Any]] = []
-    for threads in settings.threads:
-        with thread_count(threads):
-            records += _passes(model, tokens, settings, threads, progress)
-            records += _sharpened(model, tokens, settings, threads, progress)
-    memory = _memory(model, settings, progress)
-    return {
-        "experiment": "benchmark of models",
-        "versions": results.versions(["numpy", "torch", "transformers"]),
-        "machine": results.machine()
-        | {"vector_extension": torch.backends.cpu.get_cpu_capability()},
-        "model": {
-            "name": model.config._name_or_path or "a small model with random weights",
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "attention": model.config._attn_implementation,
-            "layers": model.config.num_hidden_layers,
-            "heads": model.config.num_attention_heads,
-        },
-        "settings": asdict(settings) | {"policy": POLICY.to_dict()},
-        "records": records,
-        "memory": memory,
-        "growth": _growth(memory),
-    }
-
-
-def _model(settings: Settings) -> tuple[Any, Tensor]:
-    """The model, and tokens of a text."""
     longest = max(settings.diagnosed, settings.shown, settings.prefill)
     if settings.model is None:
         model, tokens = small_model(longest + settings.decoded), list(own_source().encode())
@@ -139,109 +100,100 @@ def _model(settings: Settings) -> tuple[Any, Tensor]:
     return model, torch.tensor(tokens[:longest])
 
 
-def _passes(
-    model: Any,
-    tokens: Tensor,
-    settings: Settings,
-    threads: int,
-    progress: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    """A diagnosis beside a plain pass, and beside one that shows all weights."""
-    progress(_line("diagnose and a plain pass", settings.diagnosed, threads))
-    ways = ways_to_pass(model, tokens[: settings.diagnosed])
-    plain = {name: ways[name] for name in ("diagnose", "forward")}
-    timing = _timed(plain, "forward", settings)
-    records = [_record("diagnose", "diagnose", timing, settings, settings.diagnosed, threads)]
-
-    progress(_line("diagnose and output_attentions", settings.shown, threads))
-    shown = tokens[: settings.shown]
-    showing = twin(model)
-    showing.set_attn_implementation("eager")
-    _check(model, showing, shown)
-    both = {
-        "diagnose": ways_to_pass(model, shown)["diagnose"],
-        "output_attentions": ways_to_pass(showing, shown)["output_attentions"],
-    }
-    timing = _timed(both, "output_attentions", settings)
-    return [*records, _record("weights", "diagnose", timing, settings, settings.shown, threads)]
-
-
-def _sharpened(
-    model: Any,
-    tokens: Tensor,
-    settings: Settings,
-    threads: int,
-    progress: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    """A sharpened model beside the same one with PyTorch's own attention."""
-    tokens = tokens[: settings.prefill]
-    other = twin(model)
-    with sharpen(other, POLICY):
-        progress(_line("prefill, sharpened and not", settings.prefill, threads))
-        ways = {
-            "sharpened": ways_to_pass(other, tokens)["forward"],
-            "stock": ways_to_pass(model, tokens)["forward"],
-        }
-        timing = _timed(ways, "stock", settings)
-        records = [_record("prefill", "sharpened", timing, settings, settings.prefill, threads)]
-
-        progress(_line("decode, sharpened and not", settings.prefill, threads))
-        ways = {
-            name: decoding(each, tokens, settings.decoded)
-            for name, each in (("sharpened", other), ("stock", model))
-        }
-        timing = _timed(ways, "stock", settings)
-    record = _record("decode", "sharpened", timing, settings, settings.prefill, threads)
-    return [*records, record]
-
-
-def _timed(ways: Mapping[str, Call], peer: str, settings: Settings) -> Timing:
-    return interleave(ways, peer=peer, seconds=settings.seconds, least=settings.least)
-
-
-def _record(
-    work: str, way: str, timing: Timing, settings: Settings, length: int, threads: int
-) -> dict[str, Any]:
-    ratio = timing.ratio(way)
-    tokens = settings.decoded if work == "decode" else length
+def describe(model: Any) -> dict[str, Any]:
+    """Return name and size of a model, for the result."""
     return {
-        "work": work,
-        "way": way,
-        "peer": timing.peer,
+        "name": model.config._name_or_path or "a small model with random weights",
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "attention": model.config._attn_implementation,
+        "layers": model.config.num_hidden_layers,
+        "heads": model.config.num_attention_heads,
+    }
+
+
+def plan(model: Any, tokens: Tensor, settings: Settings) -> dict[str, Step]:
+    """Return the steps of the benchmark, by name.
+
+    Args:
+        model: The model.
+        tokens: A text, at least as long as the longest input.
+        settings: How to time it.
+
+    Returns:
+        One step per workload and number of threads, then two for memory. A step raises
+        AssertionError if a diagnosis differs from the weights of eager attention.
+    """
+    steps: dict[str, Step] = {}
+    for threads in settings.threads:
+        for workload in ("diagnose", "weights", "prefill", "decode"):
+            name = f"{workload}, {threads} thread{'s'[: threads > 1]}"
+            steps[name] = partial(_time, workload, model, tokens, settings, threads)
+    steps["memory of the model"] = partial(_memory, model, settings)
+    steps["memory of a small model"] = partial(_memory, None, settings)
+    return steps
+
+
+def _time(
+    workload: str, model: Any, tokens: Tensor, settings: Settings, threads: int
+) -> dict[str, list[dict[str, Any]]]:
+    lengths = {"diagnose": settings.diagnosed, "weights": settings.shown}
+    length = lengths.get(workload, settings.prefill)
+    with thread_count(threads), _calls(workload, model, tokens[:length], settings) as calls:
+        method, baseline = calls
+        timing = interleave(
+            calls, baseline=baseline, seconds=settings.seconds, least=settings.least
+        )
+    processed = settings.decoded if workload == "decode" else length
+    # A small model has no targets: its passes are so cheap that the cost of calls dominates.
+    judged = TARGETS.get(workload) if settings.model is not None else None
+    bound, target = judged or (None, None)
+    record = {
+        "workload": workload,
+        "method": method,
+        "baseline": baseline,
         "length": length,
         "threads": threads,
-        "seconds": timing.best[way],
-        "peer_seconds": timing.best[timing.peer],
-        "tokens_a_second": tokens / timing.best[way],
-        "peer_tokens_a_second": tokens / timing.best[timing.peer],
-        "rounds": timing.rounds[way],
-        "ratio": ratio,
-        "speed": 1.0 / ratio,
-        **_judged(work if settings.model is not None else None, ratio),
+        "seconds": timing.best[method],
+        "baseline_seconds": timing.best[baseline],
+        "tokens_per_second": processed / timing.best[method],
+        "baseline_tokens_per_second": processed / timing.best[baseline],
+        "rounds": timing.rounds[method],
+        "ratio": timing.ratio(method),
+        "bound": bound,
+        "target": target,
     }
+    return {"records": [record]}
 
 
-def _judged(work: str | None, ratio: float) -> dict[str, Any]:
-    """What was to be reached, and whether it was; nothing for a work without a target.
+@contextmanager
+def _calls(
+    workload: str, model: Any, tokens: Tensor, settings: Settings
+) -> Iterator[dict[str, Call]]:
+    """Prepare the method of a workload and its baseline, in this order."""
+    plain = passes(model, tokens)
+    if workload == "diagnose":
+        yield {name: plain[name] for name in ("diagnose", "forward")}
+        return
+    other = twin(model)
+    if workload == "weights":
+        other.set_attn_implementation("eager")
+        showing = passes(other, tokens)["output_attentions"]
+        _check(model, showing().attentions, tokens)
+        yield {"diagnose": plain["diagnose"], "output_attentions": showing}
+        return
+    with sharpen(other, POLICY):
+        if workload == "prefill":
+            yield {"sharpened": passes(other, tokens)["forward"], "stock": plain["forward"]}
+        else:
+            yield {
+                "sharpened": decoding(other, tokens, settings.decoded),
+                "stock": decoding(model, tokens, settings.decoded),
+            }
 
-    A small model has none: its passes are so cheap that calls outweigh them.
-    """
-    if work in LARGEST_TIME:
-        target = LARGEST_TIME[work]
-        return {"bound": "at most", "target": target, "reached": ratio <= target}
-    if work in LEAST_SPEED:
-        target = LEAST_SPEED[work]
-        return {"bound": "at least", "target": target, "reached": 1.0 / ratio >= target}
-    return {"bound": None, "target": None, "reached": None}
 
-
-def _check(model: Any, showing: Any, tokens: Tensor) -> None:
-    """A time of a wrong result would be worth nothing."""
+def _check(model: Any, weights: Any, tokens: Tensor) -> None:
+    """Compare the entropies of a diagnosis with those of the weights of eager attention."""
     measured = diagnose(model, tokens, halved(len(tokens)))
-    with torch.no_grad():
-        weights = showing.base_model(
-            input_ids=tokens[None], use_cache=False, output_attentions=True
-        ).attentions
     for head in measured.heads:
         rows = weights[head.layer][0, head.head, -min(measured.rows, len(tokens) // 2) :]
         expected = float(-torch.special.xlogy(rows, rows).sum(-1).mean())
@@ -253,48 +205,23 @@ def _check(model: Any, showing: Any, tokens: Tensor) -> None:
             )
 
 
-def _memory(
-    model: Any, settings: Settings, progress: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Of the model in all ways, and of a small one as its inputs grow."""
+def _memory(model: Any | None, settings: Settings) -> dict[str, list[dict[str, Any]]]:
+    """Measure the memory of the model by every method, or of a small one as its input grows."""
     threads = settings.threads[-1]
-    made: list[dict[str, Any]] = []
-
-    def measure(name: str, way: str, folder: Path, length: int) -> None:
-        progress(_line(f"memory of {way}", length, threads))
-        extra = models_memory.extra_memory(way, folder, length=length, threads=threads)
-        if extra is not None:
-            made.append(
-                {"model": name, "way": way, "length": length, "threads": threads}
-                | {"mebibytes": extra / 2**20}
-            )
-
+    name, cases = (
+        ("small model", [("diagnose", length) for length in settings.memory])
+        if model is None
+        else ("model", [(each, settings.shown) for each in passes(model, torch.empty(0))])
+    )
+    entries = []
     with TemporaryDirectory() as folder:
-        place = Path(folder)
-        model.save_pretrained(place / "model")
-        small_model(max(settings.memory)).save_pretrained(place / "small")
-        for way in models_memory.WAYS:
-            measure("the model", way, place / "model", settings.shown)
-        for length in settings.memory:
-            measure("a small model", "diagnose", place / "small", length)
-    return made
-
-
-def _growth(memory: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """How memory a token changes from the shortest length to the longest; 1 is linear."""
-    small = [entry for entry in memory if entry["model"] == "a small model"]
-    if len(small) < 2:
-        return None
-    a_token = [entry["mebibytes"] / entry["length"] for entry in (small[0], small[-1])]
-    growth = a_token[1] / a_token[0] if a_token[0] else 1.0
-    return {
-        "from_length": small[0]["length"],
-        "to_length": small[-1]["length"],
-        "growth": growth,
-        "target": LINEAR_TARGET,
-        "reached": growth <= LINEAR_TARGET,
-    }
-
-
-def _line(what: str, length: int, threads: int) -> str:
-    return f"{what}: {length:,} tokens, {threads} thread{'s'[: threads > 1]}"
+        saved = small_model(max(settings.memory)) if model is None else model
+        saved.save_pretrained(Path(folder))
+        for method, length in cases:
+            extra = measure_apart(extra_memory, method, folder, length, threads)
+            if extra is not None:
+                entries.append(
+                    {"model": name, "method": method, "length": length, "threads": threads}
+                    | {"mebibytes": extra / 2**20}
+                )
+    return {"memory": entries}

@@ -1,35 +1,40 @@
-"""Tables of the benchmark of models, from the file that it writes."""
+"""Make the tables of the benchmark of models from the file of a run."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+from experiments.common.timing import machine_line, verdict
 from sharpmax.report._page.tables import Table
 
-__all__ = ["memory_table", "models_tables", "times_table"]
+__all__ = ["TITLES", "compared", "memory_table", "tables", "times_table"]
 
-_TITLES = {
-    "diagnose": "diagnose: time over a plain pass",
-    "weights": "diagnose: time over output_attentions",
-    "prefill": "sharpened prefill: speed over stock",
-    "decode": "sharpened decoding: speed over stock",
+TITLES = {
+    "diagnose": "diagnose: time relative to a plain pass",
+    "weights": "diagnose: time relative to output_attentions",
+    "prefill": "sharpened prefill: speed relative to stock",
+    "decode": "sharpened decoding: speed relative to stock",
 }
-"""Works in the order of the tables."""
+"""Titles of the workloads, in the order of the tables."""
 
-_SIGNS = {"at most": "≤", "at least": "≥"}
+GROWTH_TARGET = 1.1
+"""Largest growth of a small model's memory per token from its shortest input to its longest."""
 
 Record = dict[str, Any]
 
 
-def models_tables(result: Record) -> dict[str, str]:
-    """All tables that documents may ask for, as Markdown by name.
+def tables(results: Path) -> dict[str, str]:
+    """Return the tables that documents may ask for.
 
     Args:
-        result: What the benchmark wrote.
+        results: Folder of `benchmark.json`.
 
     Returns:
         Markdown by name.
     """
+    result = json.loads((results / "benchmark.json").read_text(encoding="utf-8"))
     return {
         "models-times": times_table(result).to_markdown(),
         "models-memory": memory_table(result).to_markdown(),
@@ -37,48 +42,42 @@ def models_tables(result: Record) -> dict[str, str]:
 
 
 def times_table(result: Record) -> Table:
-    """What each work takes, beside its peer, and whether that was to be reached.
-
-    Args:
-        result: What the benchmark wrote.
-
-    Returns:
-        A row a work and number of threads.
-    """
-    order = list(_TITLES)
-    rows = [
-        [
-            _TITLES[record["work"]],
-            f"{record['length']:,}",
-            str(record["threads"]),
-            f"{_compared(record):.2f}",
-            "" if record["bound"] is None else f"{_SIGNS[record['bound']]} {record['target']:g}",
-            _rate(record["tokens_a_second"]),
-            _rate(record["peer_tokens_a_second"]),
-            _verdict(_compared(record), record["target"], record["bound"]),
-        ]
-        for record in sorted(result["records"], key=lambda record: order.index(record["work"]))
-    ]
+    """Return one row per workload and number of threads: cost, target and verdict."""
+    rows = []
+    for record in sorted(result["records"], key=lambda each: list(TITLES).index(each["workload"])):
+        ratio, target, at_least = compared(record), record["target"], record["bound"] == "at least"
+        judged = ("", "")
+        if target is not None:
+            sign = "≥" if at_least else "≤"
+            judged = f"{sign} {target:g}", verdict(ratio, target, at_least=at_least)
+        rows.append(
+            [
+                TITLES[record["workload"]],
+                f"{record['length']:,}",
+                str(record["threads"]),
+                f"{ratio:.2f}",
+                judged[0],
+                _rate(record["tokens_per_second"]),
+                _rate(record["baseline_tokens_per_second"]),
+                judged[1],
+            ]
+        )
+    model = result["model"]
+    where = machine_line(result, {"torch": "PyTorch", "transformers": "transformers"})
     return Table(
-        ["work", "tokens", "threads", "ratio", "aim", "tokens/s", "peer's", "verdict"],
+        ["workload", "tokens", "threads", "ratio", "target", "tokens/s", "baseline", "verdict"],
         rows,
-        title="What it costs to diagnose and to sharpen a model",
-        caption=_caption(result),
+        title="Cost of diagnosing and sharpening a model",
+        caption=f"{model['name']}, {model['dtype']}, {model['attention']}; {where}. Written by"
+        f" `{result['command']}`.",
     )
 
 
 def memory_table(result: Record) -> Table:
-    """Memory at the peak of a pass, beyond the model.
-
-    Args:
-        result: What the benchmark wrote.
-
-    Returns:
-        A row a model, way and length, and how the last grow.
-    """
+    """Return one row per model, method and length: peak memory of a pass, beyond the model."""
     rows = [
         [
-            entry["way"],
+            entry["method"],
             entry["model"],
             f"{entry['length']:,}",
             f"{entry['mebibytes']:,.0f}",
@@ -86,45 +85,31 @@ def memory_table(result: Record) -> Table:
         ]
         for entry in result["memory"]
     ]
+    small = [entry for entry in result["memory"] if entry["model"] == "small model"]
     caption = ""
-    if growth := result["growth"]:
+    if len(small) > 1:
+        first, last = small[0], small[-1]
+        per_token = [entry["mebibytes"] / entry["length"] for entry in (first, last)]
+        growth = per_token[1] / per_token[0] if per_token[0] else 1.0
         caption = (
-            f"From {growth['from_length']:,} to {growth['to_length']:,} tokens of a small model"
-            f" memory a token grows by a factor of {growth['growth']:.2f}"
-            f" (to reach: at most {growth['target']:g},"
-            f" {_verdict(growth['growth'], growth['target'])})."
+            f"Memory per token of the small model at {last['length']:,} tokens, relative to"
+            f" {first['length']:,}: {growth:.2f} (target: at most {GROWTH_TARGET:g},"
+            f" {verdict(growth, GROWTH_TARGET)})."
         )
     return Table(
-        ["way", "model", "tokens", "MiB", "KiB a token"],
+        ["method", "model", "tokens", "MiB", "KiB per token"],
         rows,
-        title="Memory at the peak, beyond the model",
+        title="Peak memory beyond the model",
         caption=caption,
         words=2,
     )
 
 
+def compared(record: Record) -> float:
+    """Return a record's relative speed for sharpened models, its relative time for diagnoses."""
+    ratio: float = record["ratio"]
+    return 1.0 / ratio if record["workload"] in ("prefill", "decode") else ratio
+
+
 def _rate(tokens: float) -> str:
     return f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:.1f}"
-
-
-def _compared(record: Record) -> float:
-    """The figure that a row is about: speed where that has an aim, time elsewhere."""
-    ratio: float = record["speed" if record["work"] in ("prefill", "decode") else "ratio"]
-    return ratio
-
-
-def _verdict(ratio: float, target: float | None, bound: str | None = "at most") -> str:
-    if target is None:
-        return ""
-    missing = ratio / target - 1 if bound == "at most" else 1 - ratio / target
-    return "reached" if missing <= 0 else f"missed by {missing:.1%}"
-
-
-def _caption(result: Record) -> str:
-    model, machine, versions = result["model"], result["machine"], result["versions"]
-    return (
-        f"{model['name']}, {model['dtype']}, {model['attention']}; {machine['processor']},"
-        f" {machine['processors']} processors, {machine['vector_extension']},"
-        f" PyTorch {versions['torch']}, transformers {versions['transformers']}, written by"
-        f" `{result['command']}`."
-    )

@@ -1,4 +1,4 @@
-"""What the benchmark of models times: passes and decoding, of the same weights."""
+"""The model calls that the benchmark of models times: passes and decoding, on shared weights."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sharpmax.models import diagnose
 
-__all__ = ["decoding", "halved", "small_model", "twin", "ways_to_pass"]
+__all__ = ["Call", "decoding", "halved", "passes", "small_model", "twin"]
 
 Call = Callable[[], Any]
 
 
 def small_model(positions: int) -> Any:
-    """A model with random weights, so small that its attention is most of its work."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    # Not annotated.
-    build: Any = LlamaForCausalLM
-
+    """Return a model with random weights, so small that attention is most of its work."""
+    build: Any = LlamaForCausalLM  # Its constructor is not annotated.
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = LlamaConfig(
@@ -38,13 +35,13 @@ def small_model(positions: int) -> Any:
 
 
 def twin(model: Any) -> Any:
-    """A second model with the same weights in the same memory, to be changed on its own."""
+    """Return a second model that shares the weights in memory and can be changed on its own."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
 
 def halved(length: int, shortest: int = 128) -> list[int]:
-    """A length and its halves, from the shortest on: where a diagnosis looks.
+    """Return a length and its halves down to the shortest: the lengths of a diagnosis.
 
     Example:
         >>> halved(1024)
@@ -56,13 +53,12 @@ def halved(length: int, shortest: int = 128) -> list[int]:
     return found[::-1]
 
 
-def ways_to_pass(model: Any, tokens: Tensor) -> dict[str, Call]:
-    """A plain pass over tokens, a diagnosis of them, and a pass that shows all weights.
+def passes(model: Any, tokens: Tensor) -> dict[str, Call]:
+    """Return a plain pass over tokens, a diagnosis, and a pass that returns all weights.
 
-    None of them computes what follows the last layer for each token of the vocabulary. Weights are
-    shown by a model that uses eager attention alone.
+    None of them computes logits over the vocabulary. Only a model with eager attention can return
+    its weights.
     """
-    lengths = halved(len(tokens))
 
     def forward(**options: Any) -> Any:
         with torch.no_grad():
@@ -70,13 +66,13 @@ def ways_to_pass(model: Any, tokens: Tensor) -> dict[str, Call]:
 
     return {
         "forward": forward,
-        "diagnose": lambda: diagnose(model, tokens, lengths),
+        "diagnose": lambda: diagnose(model, tokens, halved(len(tokens))),
         "output_attentions": lambda: forward(output_attentions=True),
     }
 
 
 def decoding(model: Any, tokens: Tensor, steps: int) -> Call:
-    """Decoding of some tokens behind a context, each time from the same place."""
+    """Return a call that decodes some tokens after a context, always from the same position."""
     with torch.no_grad():
         cache = model(tokens[None], use_cache=True, logits_to_keep=1).past_key_values
 

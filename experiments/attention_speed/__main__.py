@@ -1,0 +1,18 @@
+"""Run the experiment: `python -m experiments.attention_speed run|tables|figures`."""
+
+from experiments.attention_speed.figures import figures
+from experiments.attention_speed.run import run
+from experiments.attention_speed.tables import pages, tables
+from experiments.common.command import application, main
+
+app = application(
+    "attention_speed",
+    "Time sharpmax.attention against PyTorch's attention on the same inputs.",
+    run,
+    tables,
+    figures,
+    pages=pages,
+)
+
+if __name__ == "__main__":
+    main(app)

@@ -1,0 +1,17 @@
+"""Run the experiment: `python -m experiments.models_speed run|tables|figures`."""
+
+from experiments.common.command import application, main
+from experiments.models_speed.figures import figures
+from experiments.models_speed.run import run
+from experiments.models_speed.tables import tables
+
+app = application(
+    "models_speed",
+    "Time diagnosing and sharpening a model against running it unchanged.",
+    run,
+    tables,
+    figures,
+)
+
+if __name__ == "__main__":
+    main(app)
