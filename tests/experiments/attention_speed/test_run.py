@@ -6,110 +6,98 @@ from pathlib import Path
 
 import pytest
 
-from experiments.attention_speed.tables import attention_tables
-from experiments.models_speed.tables import models_tables
-from sharpmax.cli import main
+from experiments.attention_speed import benchmark
+from experiments.attention_speed.__main__ import app
+from experiments.attention_speed.tables import pages, tables
+from experiments.common.command import main
 
 
-def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
     with pytest.raises(SystemExit) as exit_:
-        main(["bench", "attention", *arguments])
-    assert exit_.value.code == 0
-    return capsys.readouterr().out
+        main(app, arguments)
+    captured = capsys.readouterr()
+    assert exit_.value.code == code, captured.err
+    return captured.err if code else captured.out
 
 
-def test_the_quick_run_prints_tables_and_writes_figures_and_picture(
+def test_quick_run_ends_with_tables_and_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = _run(capsys, "--quick", "--output", str(tmp_path / "new" / "folder"))
+    folder = tmp_path / "new" / "folder"
+    output = _run(capsys, "run", "--quick", "--output", str(folder))
     for said in ("prefill", "sharp rows", "decode", "Exponential", "textbook", "verdict", "MiB"):
         assert said in output
-    result = json.loads((tmp_path / "new/folder/benchmark.json").read_text(encoding="utf-8"))
-    assert result["command"] == "sharpmax bench attention --quick"
+    result = json.loads((folder / "benchmark.json").read_text(encoding="utf-8"))
+    assert result["command"] == "python -m experiments.attention_speed run --quick"
     assert result["settings"]["threads"] == [1]
-    assert {record["work"] for record in result["records"]} >= {"prefill", "decode", "backward"}
+    assert {record["workload"] for record in result["records"]} >= {"prefill", "decode", "backward"}
     assert result["memory"] or sys.platform != "linux"
-    assert (tmp_path / "new/folder/ratio.png").read_bytes().startswith(b"\x89PNG")
-    assert all(attention_tables(result).values())
+    profile = json.loads((folder / "profile.json").read_text(encoding="utf-8"))
+    assert profile["settings"]["length"] == 512
+    for name in ("ratio.png", "workloads.png", "comparison.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+        assert str(folder / name) in output.replace("\n", "")
+    assert all(tables(folder).values())
+    assert "| policy |" in pages(folder)["ratios.md"]
 
 
-def test_one_kind_of_work_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = _run(
-        capsys, "--quick", "--work", "decode", "--threads", "1,2", "--output", str(tmp_path)
+def test_one_kind_of_workload_and_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (
+        *("run", "--workload", "decode", "--threads", "1,2"),
+        *("--quick", "--output", str(tmp_path)),
     )
-    assert "Picture" not in output, "there is no panel for it"
+    _run(capsys, *command)
     result = json.loads((tmp_path / "benchmark.json").read_text(encoding="utf-8"))
-    assert {record["work"] for record in result["records"]} == {"decode"}
+    assert {record["workload"] for record in result["records"]} == {"decode"}
     assert {record["threads"] for record in result["records"]} == {1, 2}
-    assert result["command"].endswith("--quick --threads 1,2 --work decode")
+    assert result["command"].endswith("run --workload decode --threads 1,2 --quick")
+    assert {path.name for path in tmp_path.iterdir()} == {"benchmark.json", "workloads.png"}
+
+    assert "--resume" in _run(capsys, *command, code=1)
+    # Nothing is measured again: every step is in the file.
+    monkeypatch.setattr(benchmark, "interleave", None)
+    _run(capsys, *command, "--resume")
+    assert json.loads((tmp_path / "benchmark.json").read_text(encoding="utf-8")) == result
+
+    _run(capsys, "tables", "--output", str(tmp_path))
+    assert "decode, one query" in (tmp_path / "tables.md").read_text(encoding="utf-8")
+    (tmp_path / "workloads.png").unlink()
+    _run(capsys, "figures", "--output", str(tmp_path))
+    assert (tmp_path / "workloads.png").exists()
+
+
+def test_profile_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = _run(capsys, "run", "--quick", "--workload", "profile", "--output", str(tmp_path))
+    assert "GFLOP/s" in output
+    assert {path.name for path in tmp_path.iterdir()} == {"profile.json"}
+    assert list(tables(tmp_path)) == ["attention-profile"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--work", "training"], "--work: expected one of prefill, sharp,"),
-        (["--threads", "0"], "--threads: expected whole numbers above 0"),
+        (["--workload", "training"], "expected one of prefill, sharp,"),
+        (["--threads", "0"], "expected whole numbers above 0"),
         (["--threads", "two"], "got 'two'"),
     ],
 )
 def test_bad_arguments_are_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["bench", "attention", "--quick", *arguments])
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
+    error = _run(capsys, "run", "--quick", *arguments, code=2)
+    assert arguments[0] in error
     assert said in error
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("module", ["torch", "entmax", "matplotlib"])
-def test_a_missing_extra_is_named_before_the_work(
-    module: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(SystemExit) as exit_:
-        main(["bench", "attention", "--quick", "--output", str(tmp_path / "folder")])
-    assert exit_.value.code == 1
-    assert f"needs {module}, which is not installed" in capsys.readouterr().err
-    assert not (tmp_path / "folder").exists()
-
-
-def _run_models(*arguments: str) -> object:
-    with pytest.raises(SystemExit) as exit_:
-        main(["bench", "models", *arguments])
-    return exit_.value.code
-
-
-def test_the_quick_run_of_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run_models("--quick", "--output", str(tmp_path / "new")) == 0
-    output = capsys.readouterr()
-    for said in ("plain pass", "output_atte", "prefill", "decoding", "MiB", "Figures"):
-        assert said in output.out
-    assert "shards" not in output.err
-    result = json.loads((tmp_path / "new/benchmark.json").read_text(encoding="utf-8"))
-    assert result["command"] == "sharpmax bench models --quick"
-    assert {record["work"] for record in result["records"]} == {
-        "diagnose", "weights", "prefill", "decode",
-    }  # fmt: skip
-    assert result["memory"] or sys.platform != "linux"
-    assert all(models_tables(result).values())
-
-
-def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run_models("--model", str(tmp_path), "--output", str(tmp_path / "new")) == 1
-    assert "there is no config.json" in capsys.readouterr().err
-    assert _run_models("--threads", "none") == 2
-    assert "--threads: expected whole numbers" in capsys.readouterr().err
-
-
-def test_models_need_transformers(
+def test_without_the_kernels_the_reason_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert _run_models("--quick", "--output", str(tmp_path / "new")) == 1
-    assert "needs transformers, which is not installed" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists()
+    def no_compiler(*_: object, **__: object) -> None:
+        raise NotImplementedError("there is no C++ compiler")
+
+    monkeypatch.setattr(benchmark, "attention", no_compiler)
+    arguments = ("run", "--quick", "--workload", "curve", "--output", str(tmp_path))
+    assert "needs the CPU kernels: there is no C++ compiler" in _run(capsys, *arguments, code=1)

@@ -1,16 +1,27 @@
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
-from experiments.common.timing import Timing, interleave, thread_count
+from experiments.common.timing import (
+    Step,
+    Timing,
+    conditions,
+    interleave,
+    run_steps,
+    thread_count,
+    verdict,
+)
+from sharpmax._results import SettingsChangedError
 
 
 class FakeClock:
-    """Time that passes only when a fake callable says so."""
+    """A clock that only the fake calls advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,7 +31,7 @@ class FakeClock:
         return self.now
 
     def taking(self, name: str, *durations: float) -> Callable[[], None]:
-        """A callable that takes these times one after the other, then the last for ever."""
+        """Return a call that takes these times in order, then the last one forever."""
         left = list(durations)
 
         def call() -> None:
@@ -30,41 +41,40 @@ class FakeClock:
         return call
 
 
-def test_they_take_turns() -> None:
+def test_calls_take_turns() -> None:
     clock = FakeClock()
-    ways = {name: clock.taking(name, 1.0) for name in "abc"}
-    interleave(ways, peer="a", seconds=0.5, least=3, clock=clock)
-    assert "".join(clock.calls) == "abc" * 4, "one round before, then three"
+    calls = {name: clock.taking(name, 1.0) for name in "abc"}
+    interleave(calls, baseline="a", seconds=0.5, least=3, clock=clock)
+    assert "".join(clock.calls) == "abc" * 4, "one untimed round, then three"
 
 
-def test_the_best_counts_and_the_first_call_does_not() -> None:
+def test_best_time_counts_and_the_first_call_does_not() -> None:
     clock = FakeClock()
-    ways = {
-        "peer": clock.taking("peer", 0.125, 4.0, 2.0, 8.0),
+    calls = {
+        "stock": clock.taking("stock", 0.125, 4.0, 2.0, 8.0),
         "mine": clock.taking("mine", 0.125, 8.0, 1.0, 3.0),
     }
-    timing = interleave(ways, peer="peer", seconds=2.0, least=3, clock=clock)
-    assert timing.best == {"peer": 2.0, "mine": 1.0}
+    timing = interleave(calls, baseline="stock", seconds=2.0, least=3, clock=clock)
+    assert timing.best == {"stock": 2.0, "mine": 1.0}
     assert timing.ratio("mine") == 0.5
-    assert timing.ratio("peer", to="mine") == 2.0
 
 
-def test_cheap_ones_run_more_often_and_the_peer_stays_to_the_end() -> None:
+def test_cheap_calls_run_more_often_and_the_baseline_to_the_end() -> None:
     clock = FakeClock()
-    ways = {
-        "peer": clock.taking("peer", 0.5),
+    calls = {
+        "stock": clock.taking("stock", 0.5),
         "cheap": clock.taking("cheap", 0.125),
         "dear": clock.taking("dear", 2.0),
     }
-    timing = interleave(ways, peer="peer", seconds=2.0, least=3, clock=clock)
-    assert timing.rounds == {"peer": 16, "cheap": 16, "dear": 3}
+    timing = interleave(calls, baseline="stock", seconds=2.0, least=3, clock=clock)
+    assert timing.rounds == {"stock": 16, "cheap": 16, "dear": 3}
 
 
-def test_there_is_a_largest_number_of_rounds_and_a_largest_price() -> None:
+def test_rounds_and_total_time_are_limited() -> None:
     clock = FakeClock()
-    ways = {"peer": clock.taking("peer", 0.001), "dear": clock.taking("dear", 100.0)}
-    timing = interleave(ways, peer="peer", seconds=1.0, least=3, most=7, clock=clock)
-    assert timing.rounds == {"peer": 7, "dear": 1}
+    calls = {"stock": clock.taking("stock", 0.001), "dear": clock.taking("dear", 100.0)}
+    timing = interleave(calls, baseline="stock", seconds=1.0, least=3, most=7, clock=clock)
+    assert timing.rounds == {"stock": 7, "dear": 1}
 
 
 @pytest.mark.parametrize("was_on", [True, False])
@@ -80,7 +90,7 @@ def test_the_garbage_collector_is_off_meanwhile_and_then_as_before(was_on: bool)
     (gc.enable if was_on else gc.disable)()
     try:
         with pytest.raises(RuntimeError, match="in the way"):
-            interleave({"fails": fails}, peer="fails")
+            interleave({"fails": fails}, baseline="fails")
         assert gc.isenabled() == was_on
     finally:
         (gc.enable if before else gc.disable)()
@@ -105,7 +115,7 @@ def test_threads_are_restored() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"peer": "b"}, "^peer: expected one of a, got 'b'"),
+        ({"baseline": "b"}, "^baseline: expected one of a, got 'b'"),
         ({"seconds": 0.0}, "^seconds: expected a number above 0, got 0.0"),
         ({"least": 0}, "^least: expected from 1 to most = 2000, got 0"),
         ({"least": 3, "most": 2}, "^least: expected from 1 to most = 2, got 3"),
@@ -113,7 +123,7 @@ def test_threads_are_restored() -> None:
 )
 def test_errors_name_the_argument(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        interleave({"a": lambda: None}, **{"peer": "a", **arguments})
+        interleave({"a": lambda: None}, **{"baseline": "a", **arguments})
 
 
 def test_no_threads_at_all() -> None:
@@ -124,6 +134,67 @@ def test_no_threads_at_all() -> None:
         pass
 
 
-def test_a_timing_is_plain() -> None:
-    timing = Timing("peer", {"peer": 2.0, "mine": 3.0}, {"peer": 3, "mine": 3})
+def test_ratio_of_a_timing() -> None:
+    timing = Timing("stock", {"stock": 2.0, "mine": 3.0}, {"stock": 3, "mine": 3})
     assert timing.ratio("mine") == 1.5
+
+
+class Steps:
+    """Two steps, the second of which fails until `broken` is false."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.broken = True
+
+    def plan(self) -> dict[str, Step]:
+        def first() -> dict[str, list[dict[str, object]]]:
+            self.ran.append("first")
+            return {"records": [{"ratio": 1.0}]}
+
+        def second() -> dict[str, list[dict[str, object]]]:
+            self.ran.append("second")
+            if self.broken:
+                raise RuntimeError("stopped")
+            return {"memory": [{"mebibytes": 2.0}]}
+
+        return {"first": first, "second": second}
+
+
+def test_a_stopped_benchmark_is_resumed(tmp_path: Path) -> None:
+    path, steps = tmp_path / "new" / "benchmark.json", Steps()
+    header = {"command": "run", "settings": {"threads": (1, 2)}}
+    with pytest.raises(RuntimeError, match="stopped"):
+        run_steps(path, header, steps.plan())
+    assert json.loads(path.read_text(encoding="utf-8"))["steps"] == ["first"]
+    steps.broken = False
+    with pytest.raises(FileExistsError, match="--resume"):
+        run_steps(path, header, steps.plan())
+    told: list[tuple[int, str]] = []
+    result = run_steps(
+        path, header, steps.plan(), resume=True, on_step=lambda *step: told.append(step)
+    )
+    assert steps.ran == ["first", "second", "second"]
+    assert told == [(0, "first"), (1, "second")]
+    assert result == {
+        "command": "run",
+        "settings": {"threads": [1, 2]},
+        "steps": ["first", "second"],
+        "records": [{"ratio": 1.0}],
+        "memory": [{"mebibytes": 2.0}],
+    }
+    assert json.loads(path.read_text(encoding="utf-8")) == result
+    assert run_steps(path, header, steps.plan(), resume=True) == result
+    with pytest.raises(SettingsChangedError, match="threads"):
+        run_steps(path, {**header, "settings": {"threads": (1,)}}, steps.plan(), resume=True)
+
+
+def test_conditions_are_plain_data() -> None:
+    found = conditions(["numpy", "torch"])
+    assert json.loads(json.dumps(found)) == found
+    assert found["machine"]["vector_extension"]
+    assert {"sharpmax", "python", "numpy", "torch"} == found["versions"].keys()
+
+
+def test_verdicts() -> None:
+    assert verdict(1.0, 1.0) == verdict(1.0, 1.0, at_least=True) == "met"
+    assert verdict(1.2, 1.0) == verdict(0.8, 1.0, at_least=True) == "missed by 20.0%"

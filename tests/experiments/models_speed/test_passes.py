@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from experiments.models_speed.works import decoding, small_model, twin, ways_to_pass
+from experiments.models_speed.passes import decoding, passes, small_model, twin
 from sharpmax import sharpen
 from sharpmax.policies import Exponential
 
@@ -29,15 +29,15 @@ def test_twins_share_weights_and_nothing_else() -> None:
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_ways_to_pass() -> None:
+def test_each_pass() -> None:
     model = small_model(96)
     model.set_attn_implementation("eager")
-    ways = ways_to_pass(model, TOKENS)
-    plain, shown = ways["forward"](), ways["output_attentions"]()
+    calls = passes(model, TOKENS)
+    plain, shown = calls["forward"](), calls["output_attentions"]()
     assert plain.attentions is None
     assert [tuple(weights.shape) for weights in shown.attentions] == [(1, 4, 96, 96)] * 2
     assert torch.equal(plain.last_hidden_state, shown.last_hidden_state)
-    assert ways["diagnose"]().lengths == (48, 96)
+    assert calls["diagnose"]().lengths == (48, 96)
 
 
 def test_decoding_begins_at_the_same_place_each_time() -> None:
