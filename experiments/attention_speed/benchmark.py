@@ -147,7 +147,7 @@ def _time(
         for tensor in (inputs.query, inputs.key, inputs.value)
     )
     upstream = torch.randn(inputs.query.shape, generator=torch.Generator().manual_seed(1))
-    shape = {"is_causal": inputs.shape.is_causal, "enable_gqa": inputs.group > 1}
+    shape: dict[str, Any] = {"is_causal": inputs.shape.is_causal, "enable_gqa": inputs.group > 1}
 
     def on_inputs(function: Callable[..., Any]) -> Callable[[], object]:
         if not backward:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from experiments.attention_speed.tables import length_label, thread_label
@@ -46,7 +44,6 @@ _TARGET: Final[dict[str, Any]] = {
     "linestyle": (0, (4, 3)),
 }
 
-_TEXT: Final[dict[str, Any]] = {"va": "center", "fontsize": 8.4, "color": "#404040"}
 _BOX: Final = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 Record = dict[str, Any]
@@ -95,9 +92,8 @@ def draw_ratios(
     columns = min(len(kinds), _COLUMNS)
     rows = math.ceil(len(kinds) / columns) * len(threads)
     highest = max(1.25, *(record["ratio"] for record in drawn)) * 1.08
-    width, height = max(1.6 + 3.1 * columns, 7.2), 1.5 + 2.6 * rows
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(width, height))
+    height = 1.4 + 2.6 * rows
+    with style.new_figure(height, max(1.6 + 3.1 * columns, 7.2)) as figure:
         grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
         for axes in grid.flat:
             axes.set_visible(False)
@@ -113,13 +109,9 @@ def draw_ratios(
                 axes.set_title(KINDS[kind] if count == threads[0] else "", fontsize=11)
                 axes.set_xlabel("number of keys" if count == threads[-1] else "")
                 axes.set_ylabel(thread_label(count) if place % columns == 0 else "")
-        handles = _legend(drawn)
-        in_a_row = columns + 1
-        below = 0.25 + 0.19 * math.ceil(len(handles) / in_a_row)
-        place_below = {"loc": "lower left", "ncols": in_a_row, "frameon": False}
-        figure.legend(handles=handles, fontsize=8.6, **place_below)
-        _head(figure, "Time of sharpmax.attention relative to PyTorch's attention", result)
-        figure.tight_layout(rect=(0.0, below / height, 1.0, 1.0 - 0.55 / height), w_pad=1.2)
+        _write_head(figure, "Time of sharpmax.attention relative to PyTorch's attention", result)
+        style.write_legend(figure, _legend(drawn), top=0.95, columns=columns + 2)
+        figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 1.2 / height), w_pad=1.2)
         return style.save(figure, path)
 
 
@@ -137,15 +129,14 @@ def draw_comparison(result: Record, path: str | Path) -> Path | None:
     if not drawn:
         return None
     height = 1.5 + 0.32 * len(drawn)
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(8.2, height))
+    with style.new_figure(height) as figure:
         axes = figure.subplots()
         labels = []
         for place, record in enumerate(drawn):
             own = record["implementation"].startswith("sharpmax")
             axes.plot(record["ratio"], place, "o", color=style.BLUE if own else style.VERMILION)
             number = f"{record['ratio']:.3g}"
-            axes.text(1.15 * record["ratio"], place, number, bbox=_BOX, **_TEXT)
+            axes.text(1.15 * record["ratio"], place, number, va="center", fontsize=8.6, bbox=_BOX)
             mask = "causal" if record["causal"] else "full"
             labels.append(f"{record['implementation']}, {mask}, {thread_label(record['threads'])}")
         axes.set_xscale("log")
@@ -153,19 +144,16 @@ def draw_comparison(result: Record, path: str | Path) -> Path | None:
         axes.set_xlim(right=3 * max(record["ratio"] for record in drawn))
         axes.set_yticks(range(len(labels)), labels, fontsize=8.6)
         axes.invert_yaxis()
-        axes.grid(visible=True, axis="x")
+        style.add_grid(axes, "x")
         axes.set_xlabel(f"time ratio, {length_label(drawn[0]['length'])} queries and keys")
-        _head(figure, "Time relative to PyTorch's attention", result)
-        figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.55 / height))
+        _write_head(figure, "Time relative to PyTorch's attention", result)
+        figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.6 / height))
         return style.save(figure, path)
 
 
-def _head(figure: Figure, title: str, result: Record) -> None:
-    """Write the title and, below it, the conditions of the run."""
-    height = figure.get_size_inches()[1]
-    where = f"float32, {machine_line(result, {'torch': 'PyTorch'})}"
-    figure.text(0.01, 1.0 - 0.2 / height, title, va="center", fontweight="bold", fontsize=13)
-    figure.text(0.01, 1.0 - 0.44 / height, where, **_TEXT)
+def _write_head(figure: Any, title: str, result: Record) -> None:
+    where = machine_line(result, {"torch": "PyTorch"})
+    style.write_title(figure, title, f"float32, {where}")
 
 
 def _draw_panel(axes: Any, records: Sequence[Record]) -> None:
@@ -192,8 +180,7 @@ def _draw_panel(axes: Any, records: Sequence[Record]) -> None:
     ticks = lengths if len(lengths) <= 5 else lengths[::-2][::-1]
     axes.set_xticks(ticks, [length_label(length) for length in ticks], fontsize=9)
     axes.minorticks_off()
-    axes.grid(visible=True)
-    axes.set_axisbelow(True)
+    style.add_grid(axes)
 
 
 def _legend(records: Sequence[Record]) -> list[Line2D]:
@@ -206,7 +193,7 @@ def _legend(records: Sequence[Record]) -> list[Line2D]:
     for (width, causal), shown in _STYLES.items():
         if any((record["width"], record["causal"]) == (width, causal) for record in records):
             label = f"{'causal' if causal else 'full'}, width {width}"
-            handles.append(Line2D([], [], color="#404040", markersize=4.6, label=label, **shown))
+            handles.append(Line2D([], [], color=style.SOFT, markersize=4.6, label=label, **shown))
     handles.append(Line2D([], [], color=style.BLACK, linewidth=1.4, label="PyTorch's attention"))
     if any(record["target"] is not None for record in records):
         handles.append(Line2D([], [], label="target", **_TARGET))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,7 @@ def attention_profile(
         for width in widths:
             query, key, value = torch.randn(3, 1, 1, length, width, generator=generator).unbind()
             policy = Paper(warn=False)
-            calls = {
+            calls: dict[str, Callable[[], object]] = {
                 BASELINE: partial(F.scaled_dot_product_attention, query, key, value),
                 OURS: partial(attention, query, key, value, policy=policy, impl="cpu"),
                 f"{OURS}, statistics": partial(attention_statistics, query, key, impl="cpu"),

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from sharpmax._results import check_settings, machine, refuse_earlier, versions, write_json
+from sharpmax._files import check_settings, machine, refuse_earlier, versions, write_json
 
 __all__ = [
     "Step",

@@ -24,7 +24,7 @@ from experiments.models_speed.memory import extra_memory
 from experiments.models_speed.passes import Call, decoding, halved, passes, small_model, twin
 from sharpmax.models import diagnose, load_model, sharpen
 from sharpmax.policies import Exponential
-from sharpmax.tasks.own_source import own_source
+from sharpmax.tasks import own_source
 
 __all__ = ["QUICK", "Settings", "load", "plan"]
 

@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from experiments.common.timing import machine_line
 from experiments.models_speed.tables import TITLES, compared
 from sharpmax.report._page import style
@@ -44,20 +41,16 @@ def draw_cost(result: dict[str, Any], path: str | Path) -> Path:
     records = sorted(result["records"], key=lambda each: list(TITLES).index(each["workload"]))
     memory = result["memory"]
     heights = [0.6 + 0.36 * len(records), 0.6 + 0.36 * len(memory)][: 2 if memory else 1]
-    with mpl.rc_context(style.SETTINGS):
-        figure = Figure(figsize=(8.6, 1.3 + sum(heights)))
+    height = 1.3 + sum(heights)
+    with style.new_figure(height) as figure:
         panels = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
         _draw_ratios(panels[0], records)
         if memory:
             _draw_memory(panels[1], memory)
-        title = "Cost of diagnosing and sharpening a model"
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=13)
-        height = figure.get_size_inches()[1]
         where = machine_line(result, {"torch": "PyTorch", "transformers": "transformers"})
-        line = f"{result['model']['name']}; {where}"
-        look = {"va": "center", "fontsize": 8.4, "color": "#404040"}
-        figure.text(0.01, 1.0 - 0.5 / height, line, **look)
-        figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.45 / height))
+        title = "Cost of diagnosing and sharpening a model"
+        style.write_title(figure, title, f"{result['model']['name']}; {where}")
+        figure.tight_layout(rect=(0.0, 0.0, 1.0, 1.0 - 0.6 / height))
         return style.save(figure, path)
 
 
@@ -102,5 +95,4 @@ def _draw_memory(axes: Any, memory: list[dict[str, Any]]) -> None:
 def _finish(axes: Any, labels: list[str]) -> None:
     axes.set_yticks(range(len(labels)), labels, fontsize=8.6)
     axes.invert_yaxis()
-    axes.grid(visible=True, axis="x")
-    axes.set_axisbelow(True)
+    style.add_grid(axes, "x")

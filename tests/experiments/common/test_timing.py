@@ -17,7 +17,7 @@ from experiments.common.timing import (
     thread_count,
     verdict,
 )
-from sharpmax._results import SettingsChangedError
+from sharpmax._files import SettingsChangedError
 
 
 class FakeClock:
