@@ -1,4 +1,7 @@
-"""Implementations to compare `sharpmax.attention` with: what people use without a kernel."""
+"""Implementations to compare `sharpmax.attention` with: what people use without a kernel.
+
+Query, key, value and output are [batch, heads, length, width].
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,6 @@ def textbook_attention(
     It has the same sequence of array operations as the published code, in PyTorch: softmax, its
     entropy with 1e-9 inside the logarithm, the polynomial, softmax again.
 
-    Args:
-        query: [batch, heads, queries, width].
-        key: [batch, heads, keys, width].
-        value: [batch, heads, keys, width].
-        is_causal: Whether query i sees only keys up to i.
-
-    Returns:
-        [batch, heads, queries, width].
-
     Example:
         >>> query, key, value = torch.zeros(3, 1, 1, 4, 8).unbind()
         >>> textbook_attention(query, key, value).shape
@@ -58,11 +52,6 @@ def flex_second_pass(query: Tensor, key: Tensor, policy: Policy) -> Callable[...
     FlexAttention cannot measure a row before weighing it, so the first pass runs here, once. The
     function is compiled whole: it raises on anything that the compiler cannot take.
 
-    Args:
-        query: [batch, heads, queries, width].
-        key: [batch, heads, keys, width].
-        policy: Computes beta from the statistics of the rows.
-
     Returns:
         A function of this query, this key and a value.
     """
@@ -78,14 +67,6 @@ def flex_second_pass(query: Tensor, key: Tensor, policy: Policy) -> Callable[...
 
 def entmax_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Compute sparse attention: 1.5-entmax by bisection, over all scores at once.
-
-    Args:
-        query: [batch, heads, queries, width].
-        key: [batch, heads, keys, width].
-        value: [batch, heads, keys, width].
-
-    Returns:
-        [batch, heads, queries, width].
 
     Example:
         >>> query, key, value = torch.zeros(3, 1, 1, 4, 8).unbind()

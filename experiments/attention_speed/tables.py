@@ -113,8 +113,7 @@ def targets_table(result: Record) -> Table:
             name = title if policy is None or policy in title else f"{title}, {policy}"
             ranges = _ranges(records, threads)
             rows.append([name, *ranges, f"≤ {target:g}", f"≤ {stretch:g}", met])
-    rows += _textbook_rows(result, threads) + _growth_rows(result, threads)
-    rows += _memory_rows(result, threads)
+    rows += _textbook_rows(result) + _growth_rows(result) + _memory_rows(result)
     return Table(
         ["workload", *map(thread_label, threads), "target", "stretch target", "verdict"],
         rows,
@@ -184,7 +183,7 @@ def profile_table(result: Record) -> Table:
     )
 
 
-def _textbook_rows(result: Record, threads: Sequence[int]) -> list[list[str]]:
+def _textbook_rows(result: Record) -> list[list[str]]:
     """Compare the textbook version with sharpmax, both timed in the same run."""
     rows = []
     at_length = [each for each in _compared(result) if each["length"] == TEXTBOOK_LENGTH]
@@ -192,20 +191,15 @@ def _textbook_rows(result: Record, threads: Sequence[int]) -> list[list[str]]:
         seconds = {(each["implementation"], each["threads"]): each["seconds"] for each in records}
         ratios = {
             count: seconds["textbook", count] / seconds[OURS, count]
-            for count in threads
-            if {("textbook", count), (OURS, count)} <= seconds.keys()
+            for name, count in seconds
+            if name == "textbook" and (OURS, count) in seconds
         }
-        if ratios:
-            name = (
-                f"textbook relative to sharpmax, {length_label(TEXTBOOK_LENGTH)}, {_mask(causal)}"
-            )
-            cells = [_readable(ratios[count]) if count in ratios else "" for count in threads]
-            judged = verdict(min(ratios.values()), TEXTBOOK_TARGET, at_least=True)
-            rows.append([name, *cells, f"≥ {TEXTBOOK_TARGET:g}", "", judged])
+        name = f"textbook relative to sharpmax, {length_label(TEXTBOOK_LENGTH)}, {_mask(causal)}"
+        rows += _row(name, ratios, TEXTBOOK_TARGET, result, at_least=True)
     return rows
 
 
-def _growth_rows(result: Record, threads: Sequence[int]) -> list[list[str]]:
+def _growth_rows(result: Record) -> list[list[str]]:
     """Compare the ratios of the curve at its two named lengths."""
     curve = {
         (each["threads"], each["length"]): each["ratio"]
@@ -214,27 +208,34 @@ def _growth_rows(result: Record, threads: Sequence[int]) -> list[list[str]]:
     }
     shorter, longer = GROWTH_LENGTHS
     growth = {
-        count: curve[count, longer] / curve[count, shorter]
-        for count in threads
-        if {(count, longer), (count, shorter)} <= curve.keys()
+        count: ratio / curve[count, shorter]
+        for (count, length), ratio in curve.items()
+        if length == longer and (count, shorter) in curve
     }
-    if not growth:
-        return []
     name = f"ratio at {length_label(longer)} keys relative to {length_label(shorter)}"
-    cells = [f"{growth[count]:.2f}" if count in growth else "" for count in threads]
-    judged = verdict(max(growth.values()), GROWTH_TARGET)
-    return [[name, *cells, f"≤ {GROWTH_TARGET:g}", "", judged]]
+    return _row(name, growth, GROWTH_TARGET, result)
 
 
-def _memory_rows(result: Record, threads: Sequence[int]) -> list[list[str]]:
+def _memory_rows(result: Record) -> list[list[str]]:
     rows = []
     measured = [each for each in result["memory"] if each["target"] is not None]
     for (length, target), entries in _grouped(measured, "length", "target"):
         found = {each["threads"]: each["mebibytes_per_thread"] for each in entries}
-        cells = [f"{found[count]:.1f}" if count in found else "" for count in threads]
-        name = f"extra MiB per thread, {length_label(length)} keys"
-        rows.append([name, *cells, f"≤ {target:g}", "", verdict(max(found.values()), target)])
+        rows += _row(f"extra MiB per thread, {length_label(length)} keys", found, target, result)
     return rows
+
+
+def _row(
+    name: str, values: dict[int, float], target: float, result: Record, at_least: bool = False
+) -> list[list[str]]:
+    """Return a row with one value per number of threads, or nothing if there is no value."""
+    if not values:
+        return []
+    worst = min(values.values()) if at_least else max(values.values())
+    threads = result["settings"]["threads"]
+    cells = [_readable(values[count]) if count in values else "" for count in threads]
+    bound = f"{'≥' if at_least else '≤'} {target:g}"
+    return [[name, *cells, bound, "", verdict(worst, target, at_least=at_least)]]
 
 
 def _read(path: Path) -> Record | None:
@@ -272,7 +273,7 @@ def _ranges(records: Sequence[Record], threads: Sequence[int]) -> list[str]:
 
 
 def _readable(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
 
 
 def _mask(causal: bool) -> str:

@@ -68,9 +68,9 @@ def test_targets_and_verdicts(result: dict[str, Any]) -> None:
         "prefill, Paper": ["0.50 to 1.50", "0.80", "≤ 1.25", "≤ 1", "missed by 20.0%"],
         "prefill, Exponential": ["0.90", "", "≤ 1.25", "≤ 1", "stretch target met"],
         "prefill, sharp rows, Exponential": ["1.10", "", "≤ 1.25", "≤ 1", "met"],
-        "textbook relative to sharpmax, 4k, full": ["10", "7.20", "≥ 8", "", "missed by 10.0%"],
+        "textbook relative to sharpmax, 4k, full": ["10.0", "7.20", "≥ 8", "", "missed by 10.0%"],
         "ratio at 128k keys relative to 8k": ["", "1.20", "≤ 1.3", "", "met"],
-        "extra MiB per thread, 16k keys": ["2.0", "", "≤ 8", "", "met"],
+        "extra MiB per thread, 16k keys": ["2.00", "", "≤ 8", "", "met"],
     }
 
 
