@@ -1,6 +1,6 @@
-"""Write what the tests compare CLRS-Text with: strings of dm-clrs itself, by its own generator.
+"""Write the strings that the tests compare CLRS-Text with, drawn by dm-clrs's own generator.
 
-It is run with the whole of dm-clrs, which brings TensorFlow, and without sharpmax:
+Run it in an environment with the complete dm-clrs, which needs TensorFlow, and without sharpmax:
 
     python -m venv build/clrs
     build/clrs/bin/pip install dm-clrs==2.0.3
@@ -18,15 +18,15 @@ import clrs
 OUTPUT = Path(__file__).parent.parent / "tests/experiments/clrs_text/task/strings.json"
 LENGTHS = (4, 9, 16)
 SEEDS = (0, 123_456_789)
-# Longer strings are kept by their hash.
+# Longer strings are stored as hashes.
 LONGEST = 600
 
 
 def strings() -> list[dict[str, object]]:
-    """An example of each algorithm, length and seed, with and without hints."""
+    """Draw one example per algorithm, length and seed, with and without hints."""
     return [
         {"algorithm": algorithm, "length": length, "seed": seed, "use_hints": use_hints}
-        | kept(algorithm, length, seed, use_hints)
+        | stored(algorithm, length, seed, use_hints)
         for algorithm in sorted(clrs.CLRS_30_ALGS_SETTINGS)
         for length in LENGTHS
         for seed in SEEDS
@@ -34,8 +34,8 @@ def strings() -> list[dict[str, object]]:
     ]
 
 
-def kept(algorithm: str, length: int, seed: int, use_hints: bool) -> dict[str, str]:
-    """The question and the answer, or their hashes."""
+def stored(algorithm: str, length: int, seed: int, use_hints: bool) -> dict[str, str]:
+    """Return the question and the answer, or their hashes."""
     (example,) = clrs.clrs_text.huggingface_generators.clrs_generator(
         {algorithm: [length]}, num_samples=1, use_hints=use_hints, seed=seed
     )

@@ -1,119 +1,104 @@
-"""Figures of the CLRS-Text experiment: accuracy and entropy against the size."""
+"""Figures of the experiment: accuracy and entropy against size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
-from experiments.clrs_text.tables import Way, label_of, slopes, tokenizers, ways
+from experiments.clrs_text.records import Table, load_entropy
+from experiments.clrs_text.tables import slopes
+from experiments.clrs_text.view import View, label_of, views
 from experiments.common.methods import look
-from sharpmax._extras import require
 from sharpmax.report._page import style as _style
 
-if TYPE_CHECKING:
-    from experiments.clrs_text.records import Table
+__all__ = ["draw_accuracy", "draw_entropy", "figures"]
 
-__all__ = ["draw_accuracy", "draw_all", "draw_entropy"]
-
+_SETTINGS: Final[Any] = _style.SETTINGS  # matplotlib's type names every setting.
 _COLUMNS: Final = 4
-_TRAINED_IN: Final = "solid"
-_AT_INFERENCE: Final = (0, (3.0, 1.6))
+_SHADE: Final = "#F2F2F2"  # Marks training sizes.
+_INFERENCE_ONLY: Final = (0, (3.0, 1.6))
 
 
-def draw_all(table: Table, entropy: Mapping[str, Any] | None, folder: Path) -> list[Path]:
-    """Draw every figure that the results have.
+def figures(folder: Path) -> list[Path]:
+    """Draw every figure that a folder of results allows, into that folder.
+
+    `accuracy-TOKENIZER.svg` corresponds to Figure 8 of the paper, `entropy-ARM.svg` to Figure 3.
 
     Args:
-        table: The results.
-        entropy: What `experiments.clrs_text.study.load_entropy` gave, or None.
-        folder: Where to write.
+        folder: A folder with `table.json` and, for entropies, `entropy.json`.
 
     Returns:
-        The files.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+        The paths of the figures.
     """
     drawn = [
-        draw_accuracy(table, folder / f"accuracy-{tokenizer.replace(' ', '-')}.svg", tokenizer)
-        for tokenizer in tokenizers(table)
+        draw_accuracy(view, folder / f"accuracy-{view.tokenizer.replace(' ', '-')}.svg")
+        for view in views(Table.load(folder / "table.json"))
     ]
-    for name, entry in (entropy or {"arms": {}})["arms"].items():
-        drawn.append(draw_entropy(entry, folder / f"entropy-{name}.svg", name))
+    if (measured := folder / "entropy.json").exists():
+        for name, entry in load_entropy(measured)["arms"].items():
+            drawn.append(draw_entropy(entry, folder / f"entropy-{name}.svg", name))
     return drawn
 
 
-def draw_accuracy(table: Table, path: str | Path, tokenizer: str) -> Path:
-    """Draw accuracy against size, a panel an algorithm, as the paper's Figure 8 does.
+def draw_accuracy(view: View, path: str | Path) -> Path:
+    """Draw accuracy against size, one panel per algorithm.
 
     Args:
-        table: The results.
-        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
-        tokenizer: Which of the tokenizers.
+        view: The results of one tokenizer.
+        path: File to write; the suffix sets the format (.png, .svg, .pdf). Missing folders are
+            created.
 
     Returns:
-        The path that was written; folders on the way to it are made.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-        LookupError: The results have nothing of this tokenizer.
+        The path.
     """
-    matplotlib = require("matplotlib", extra="experiments", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="experiments", what="drawing a figure")
-    found = ways(table, tokenizer)
-    if not found:
-        raise LookupError(f"the results have no tokenizer {tokenizer!r}")
-    names = list(table.lengths)
+    names = view.algorithms
     columns = min(_COLUMNS, len(names))
     count = math.ceil(len(names) / columns)
-    with matplotlib.rc_context(_style.SETTINGS):
-        # A figure of its own, without pyplot: no window system is asked for, no state is left.
-        figure = figure_module.Figure(figsize=(2.7 * columns + 0.4, 2.1 * count + 1.3))
+    with rc_context(_SETTINGS):
+        # Without pyplot: needs no display and leaves no global state.
+        figure = Figure(figsize=(2.7 * columns + 0.4, 2.1 * count + 1.3))
         panels = figure.subplots(count, columns, squeeze=False, sharey=True).flatten()
         for panel, name in zip(panels, names, strict=False):
-            _draw_panel(panel, table, tokenizer, name, found)
+            _draw_algorithm(panel, view, name)
         for panel in panels[len(names) :]:
             panel.set_visible(False)
         for panel in panels[::columns]:
-            panel.set_ylabel("percent right", fontsize=8.5)
+            panel.set_ylabel("accuracy, percent", fontsize=8.5)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.tight_layout(rect=(0, 0.75 / figure.get_size_inches()[1], 1, 1))
         figure.legend(handles, labels, loc="lower center", ncols=3, fontsize=8.4, frameon=False)
         return _style.save(figure, path)
 
 
-def _draw_panel(panel: Any, table: Table, tokenizer: str, name: str, found: list[Way]) -> None:
-    largest = table.lengths[name][1]
-    panel.axvspan(0, largest, color="#F2F2F2", linewidth=0)
-    for way in found:
+def _draw_algorithm(panel: Any, view: View, name: str) -> None:
+    panel.axvspan(0, view.results.lengths[name][1], color=_SHADE, linewidth=0)
+    for way in view.ways:
         records = sorted(
-            table.select(tokenizer=tokenizer, algorithm=name, **way._asdict()),
+            view.results.select(tokenizer=view.tokenizer, algorithm=name, **way._asdict()),
             key=lambda record: record.n,
         )
-        if not records:
-            continue
         sizes = [record.n for record in records]
         means = np.array([100 * record.mean for record in records])
         spread = np.array([100 * record.deviation for record in records])
-        alone = way.trained_with == "softmax" and way.method != "softmax"
-        color = look(way.method).color
+        shape = look(way.method)
+        inference_only = way.trained_with == "softmax" and way.method != "softmax"
         panel.plot(
             sizes,
             means,
-            color=color,
-            linestyle=_AT_INFERENCE if alone else _TRAINED_IN,
+            color=shape.color,
+            linestyle=_INFERENCE_ONLY if inference_only else "solid",
             linewidth=1.5,
-            marker=look(way.method).marker,
+            marker=shape.marker,
             markersize=3,
             label=label_of(way),
         )
-        panel.fill_between(
-            sizes, means - spread, means + spread, color=color, alpha=0.12, linewidth=0
-        )
+        _fill(panel, sizes, means, spread, shape.color, 0.12)
     panel.set_title(name.replace("_", " "), fontsize=9.5)
     panel.set_xlim(0, None)
     panel.set_ylim(-3, 103)
@@ -123,49 +108,45 @@ def _draw_panel(panel: Any, table: Table, tokenizer: str, name: str, found: list
 
 
 def draw_entropy(entry: Mapping[str, Any], path: str | Path, name: str) -> Path:
-    """Draw the entropy of every head against the number of tokens, a panel a layer.
+    """Draw the entropy of every head against the number of tokens, one panel per layer.
 
     Args:
-        entry: Of one arm, as `Study.measure_entropy` wrote it.
-        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
-        name: Of the arm.
+        entry: The entry of one arm, as `Study.measure_entropy` wrote it.
+        path: File to write; the suffix sets the format (.png, .svg, .pdf). Missing folders are
+            created.
+        name: Name of the arm.
 
     Returns:
-        The path that was written; folders on the way to it are made.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+        The path.
     """
-    matplotlib = require("matplotlib", extra="experiments", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="experiments", what="drawing a figure")
     means, spread = np.asarray(entry["mean"]), np.asarray(entry["deviation"])
     visible = np.asarray(entry["visible"])
     seen = visible[entry["multiples"].index(1.0)]
-    with matplotlib.rc_context(_style.SETTINGS):
-        figure = figure_module.Figure(figsize=(2.9 * means.shape[1] + 0.4, 3.3))
+    with rc_context(_SETTINGS):
+        figure = Figure(figsize=(2.9 * means.shape[1] + 0.4, 3.3))
         panels = figure.subplots(1, means.shape[1], squeeze=False, sharey=True)[0]
-        for layer, panel in enumerate(panels):
-            panel.axvspan(visible[0], seen, color="#F2F2F2", linewidth=0)
+        for layer, (panel, slope) in enumerate(zip(panels, slopes(entry), strict=True)):
+            panel.axvspan(visible[0], seen, color=_SHADE, linewidth=0)
             panel.plot(visible, np.log(visible), color="#9A9A9A", linestyle="dotted", linewidth=1)
-            for head in range(means.shape[2]):
-                line = panel.plot(visible, means[:, layer, head], linewidth=1.4)[0]
-                panel.fill_between(
-                    visible,
-                    means[:, layer, head] - spread[:, layer, head],
-                    means[:, layer, head] + spread[:, layer, head],
-                    color=line.get_color(),
-                    alpha=0.1,
-                    linewidth=0,
-                )
-            slope = slopes(entry)[layer].mean()
-            panel.set_title(f"layer {layer}: slope {slope:.2f}", fontsize=9.5)
+            for mean, deviation in zip(means[:, layer].T, spread[:, layer].T, strict=True):
+                line = panel.plot(visible, mean, linewidth=1.4)[0]
+                _fill(panel, visible, mean, deviation, line.get_color(), 0.1)
+            panel.set_title(f"layer {layer}: slope {slope.mean():.2f}", fontsize=9.5)
             panel.set_xscale("log", base=2)
-            panel.set_xlabel("tokens that a row sees", fontsize=8.5)
+            panel.set_xlabel("visible tokens", fontsize=8.5)
             panel.grid(visible=True)
             panel.tick_params(labelsize=8)
         panels[0].set_ylabel("entropy, nats", fontsize=8.5)
         figure.suptitle(
-            f"Entropy of the heads where they answer: {name}", x=0.01, ha="left", fontsize=10.5
+            f"Entropy per head in the rows that predict answers: {name}",
+            x=0.01,
+            ha="left",
+            fontsize=10.5,
         )
         figure.tight_layout()
         return _style.save(figure, path)
+
+
+def _fill(panel: Any, x: Any, mean: Any, spread: Any, color: Any, alpha: float) -> None:
+    """Shade one standard deviation around a line."""
+    panel.fill_between(x, mean - spread, mean + spread, color=color, alpha=alpha, linewidth=0)

@@ -1,4 +1,4 @@
-"""The small decoder: transformers' own Llama, from scratch, with numbers that know their values."""
+"""The small decoder: a Llama of transformers, trained from scratch, with embeddings of values."""
 
 from __future__ import annotations
 
@@ -19,29 +19,26 @@ from sharpmax.models import load_model
 
 __all__ = ["answer_logits", "build_model", "number_features", "prepared"]
 
-# Periods of the waves that numbers are told apart by: those of decimals down to a few steps of
-# 0.001, and those of integers from the largest down to 2.
-_DECIMAL_PERIODS = np.geomspace(4.0, 0.005, 16)
-_INTEGER_PERIODS = np.geomspace(256.0, 2.5, 12)
-# How far embeddings of numbers are from being functions of their values alone: neighbours have to
-# be told apart, and integers, which are marks and indices, above all.
-_DECIMAL_NOISE, _INTEGER_NOISE = 0.5, 1.0
+# Periods of the waves that represent numbers: decimals down to a few steps of 0.001, integers down
+# to 2.5. The noise separates neighbours; integers, which serve as marks and indices, need the most.
+_DECIMALS = (np.geomspace(4.0, 0.005, 16), 0.5)
+_INTEGERS = (np.geomspace(256.0, 2.5, 12), 1.0)
 
 
 def prepared(recipe: Recipe, seed: int) -> tuple[PreTrainedModel, Encoder]:
-    """The model of a recipe before training, and what makes tokens for it.
+    """Make the model of a recipe before training, and its encoder.
 
     Args:
-        recipe: What to train.
-        seed: Of weights that are new.
+        recipe: The recipe.
+        seed: Seed of new weights.
 
     Returns:
-        The small decoder; or the pretrained model, with adapters beside its weights where the
-        recipe asks for them.
+        The small decoder, or the pretrained model with its adapters if the recipe has any; and the
+        encoder.
 
     Raises:
-        CannotLoadError: There is no such pretrained model.
-        MissingExtraError: Adapters were asked for, and peft is not installed.
+        CannotLoadError: The pretrained model cannot be loaded.
+        MissingExtraError: The recipe has adapters, and peft is not installed.
     """
     if recipe.model is None:
         encoder = Encoder.of(recipe)
@@ -53,23 +50,23 @@ def prepared(recipe: Recipe, seed: int) -> tuple[PreTrainedModel, Encoder]:
         peft = require("peft", extra="adapters", what="training adapters of a pretrained model")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            # The adapters are put inside the model, which stays what it is: sharpmax's attention
-            # comes in as for any other.
+            # peft adds the adapters inside the model, which keeps its class, so that sharpmax's
+            # attention is applied as to any other model.
             peft.get_peft_model(model, peft.LoraConfig(r=recipe.rank, target_modules="all-linear"))
     model.train()
     return model, Encoder(tokenizer, recipe.positions)
 
 
 def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedModel:
-    """The model before training.
+    """Make the small decoder before training.
 
     Args:
-        recipe: Its size.
-        tokenizer: Its tokens.
-        seed: Of its weights.
+        recipe: Its size and its kind of embeddings.
+        tokenizer: Its tokenizer.
+        seed: Seed of its weights.
 
     Returns:
-        A `LlamaForCausalLM` whose input and output embeddings are the same.
+        A `LlamaForCausalLM` with tied input and output embeddings.
     """
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -78,7 +75,7 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         num_hidden_layers=recipe.layers,
         num_attention_heads=recipe.heads,
         max_position_embeddings=LONGEST,
-        # Llama's 0.02 is for models that are a great deal wider.
+        # Llama's 0.02 suits much wider models.
         initializer_range=recipe.width**-0.5,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad,
@@ -88,15 +85,15 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
-        _copy_at_first(model)
+        _start_as_copies(model)
         whole = range(PLACES - 2)
-        integers = _integers(whole, recipe.width)
+        integers = _embedded(whole, *_INTEGERS, recipe.width)
         if recipe.values:
-            _give_values(model, tokenizer.vocabulary)
+            _embed_values(model, tokenizer.vocabulary)
         if recipe.values and recipe.tokenizer == "numbers":
             known = {text: token for token, text in enumerate(tokenizer.vocabulary)}
             table = model.get_input_embeddings().weight.detach()
-            # An index is given by the embedding of the integer, and so answered by copying.
+            # The vector of an index is the embedding of that integer: copying it answers.
             integers = torch.stack([table[known[str(index)]] for index in whole])
         if recipe.positions == "places":
             model.places = _place_embedding(integers)
@@ -105,11 +102,11 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
     return decoder
 
 
-def _copy_at_first(model: Any) -> None:
-    """Begin with heads that hand on what they see: values times outputs are the identity.
+def _start_as_copies(model: Any) -> None:
+    """Make value times output projection the identity, so that heads start by copying.
 
-    A mimetic initialisation (Trockman and Kolter 2023). Copying from the question, which nearly
-    every answer needs, is there before training; where to look is left to learn.
+    A mimetic initialisation (Trockman and Kolter 2023). Nearly every answer copies from the
+    question; training has to learn only where to look.
     """
     for layer in model.model.layers:
         attention = layer.self_attn
@@ -120,62 +117,56 @@ def _copy_at_first(model: Any) -> None:
 
 
 def _place_embedding(integers: Tensor) -> PlaceEmbedding:
-    """Vectors of places: before the first integer, which is that of the first number, a bracket."""
+    """Make the vectors of places; place 1 is the bracket, place 2 the index 0."""
     width = integers.shape[1]
     first = torch.randn(2, width) / width**0.5
     return PlaceEmbedding(
-        _integers(range(PLACES), width),
-        # What a number is comes before where it is.
+        _embedded(range(PLACES), *_INTEGERS, width),
+        # Smaller than the embedding of the number itself.
         torch.cat([first, integers]) / 2,
         torch.randn(CHARACTERS, width) / width**0.5,
     )
 
 
 def number_features(values: Sequence[float], periods: np.ndarray) -> Tensor:
-    """What is the same for near numbers: waves of many periods, [numbers, features].
+    """Represent numbers by waves of many periods, so that close numbers have close features.
 
     Args:
         values: The numbers.
-        periods: Of the waves.
+        periods: Periods of the waves.
 
     Returns:
-        Sine and cosine of each number at each period, each of deviation 1.
+        Sine and cosine of each number at each period, each of variance 1: [numbers, features].
     """
     angles = 2 * np.pi * np.asarray(values, np.float64)[:, None] / periods
     return torch.from_numpy(np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], 1))
 
 
-def _decimals(values: Sequence[float], width: int) -> Tensor:
-    return _numbers(values, _DECIMAL_PERIODS, _DECIMAL_NOISE, width)
-
-
-def _integers(values: Sequence[int], width: int) -> Tensor:
-    return _numbers(values, _INTEGER_PERIODS, _INTEGER_NOISE, width)
-
-
-def _numbers(values: Sequence[float], periods: np.ndarray, noise: float, width: int) -> Tensor:
-    """Embeddings of numbers: features of their values in random directions, and noise."""
+def _embedded(values: Sequence[float], periods: np.ndarray, noise: float, width: int) -> Tensor:
+    """Embed numbers: their features in random directions, plus noise."""
     features = number_features(values, periods).float()
     drawn = features @ torch.randn(features.shape[1], width) / features.shape[1] ** 0.5
     drawn += noise * torch.randn_like(drawn)
     return torch.div(drawn, (width * (1 + noise**2)) ** 0.5)
 
 
-def _give_values(model: Any, vocabulary: Sequence[str]) -> None:
-    """Begin embeddings of numbers, or of digits, with features of their values.
+def _embed_values(model: Any, vocabulary: Sequence[str]) -> None:
+    """Set the embeddings of numbers, or of digits, from their values.
 
-    A decimal with a space in front of it is the same number: it differs by what all of these
-    differ. Integers with a space are the contents of lists, and those without are answers and
-    indices: both have directions of their own.
+    A decimal with a space before it is the same number plus a shift that all of these share.
+    Integers with a space are contents of lists, those without are answers and indices: the two
+    kinds get independent directions.
     """
     weight = model.get_input_embeddings().weight
     width = weight.shape[1]
     tokens = {text: token for token, text in enumerate(vocabulary)}
     space = torch.randn(width) / (2 * width**0.5)
-    decimals = [text for text in vocabulary if _is_decimal(text)]
-    integers = [text for text in vocabulary if _is_whole(text)]
-    alone = _decimals([float(text) for text in decimals], width)
-    whole, spaced = (_integers([int(text) for text in integers], width) for _ in range(2))
+    decimals = [text for text in vocabulary if "." in text and text[0] not in " ."]
+    integers = [text for text in vocabulary if text.removeprefix("-").isdigit()]
+    alone = _embedded([float(text) for text in decimals], *_DECIMALS, width)
+    whole, spaced = (
+        _embedded([int(text) for text in integers], *_INTEGERS, width) for _ in range(2)
+    )
     with torch.no_grad():
         for texts, plain, other in ((decimals, alone, alone + space), (integers, whole, spaced)):
             for text, one, two in zip(texts, plain, other, strict=True):
@@ -184,16 +175,8 @@ def _give_values(model: Any, vocabulary: Sequence[str]) -> None:
                     weight[tokens[f" {text}"]] = two
 
 
-def _is_decimal(text: str) -> bool:
-    return "." in text and not text.startswith((" ", "."))
-
-
-def _is_whole(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
-
-
 def answer_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """Logits of the tokens of answers: [examples, longest answer, vocabulary]."""
+    """Return the logits of answer tokens, [examples, longest answer, vocabulary]."""
     small: Any = model
     tokens, before = batch.tokens.to(model.device), batch.before.to(model.device)
     inputs: dict[str, Any] = {"input_ids": tokens, "position_ids": batch.positions.to(model.device)}
@@ -201,16 +184,16 @@ def answer_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
         numbers = inputs.pop("position_ids")
         embedded = small.get_input_embeddings()(inputs.pop("input_ids")) + places(numbers)
         inputs |= {"inputs_embeds": embedded, "position_ids": torch.zeros_like(numbers)}
-    # Of ones: without it, positions that are not 0, 1, 2 … are taken for several texts in one.
+    # Without a mask, transformers takes positions other than 0, 1, 2 … for packed sequences.
     inputs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
     if isinstance(model, LlamaForCausalLM):
-        # Logits are made for answers alone.
-        logits: Tensor = small.lm_head(_taken(small.model(**inputs).last_hidden_state, before))
+        # Only the answers need logits.
+        logits: Tensor = small.lm_head(_rows(small.model(**inputs).last_hidden_state, before))
         return logits
     kept = before.unique()
-    return _taken(small(**inputs, logits_to_keep=kept).logits, torch.searchsorted(kept, before))
+    return _rows(small(**inputs, logits_to_keep=kept).logits, torch.searchsorted(kept, before))
 
 
-def _taken(rows: Tensor, which: Tensor) -> Tensor:
-    """Some rows of each example: [examples, which, width]."""
-    return rows.gather(1, which[..., None].expand(-1, -1, rows.shape[-1]))
+def _rows(states: Tensor, which: Tensor) -> Tensor:
+    """Take some rows of each example, [examples, which, width]."""
+    return states.gather(1, which[..., None].expand(-1, -1, states.shape[-1]))

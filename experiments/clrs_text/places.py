@@ -1,4 +1,4 @@
-"""Where numbers stand: in which row of a matrix, at which place of a list, and their characters."""
+"""Places of numbers: the row of a matrix, the index in a list, the character within a number."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 __all__ = ["CHARACTERS", "PLACES", "Place", "PlaceEmbedding", "place_number", "places_of"]
 
 PLACES = 130
-"""Places of a list: up to 127 numbers, the brackets around them, and 0 for what is in no list."""
+"""Places in a list: up to 127 numbers, two brackets, and 0 for tokens outside lists."""
 
 CHARACTERS = 7
-"""Characters of a number: a sign, a digit, a point and three digits; and 0 for all others."""
+"""Characters of a number: a sign, a digit, a point and three digits; and 0 for other tokens."""
 
 _OF_NUMBERS = frozenset("-.0123456789")
 
@@ -23,9 +23,10 @@ class Place(NamedTuple):
     """The place of a token.
 
     Attributes:
-        row: Of a matrix, from 1 on; 0 outside of matrices.
-        place: In the list: 1 is the bracket, 2 the first number; 0 outside of lists.
-        character: In the number, from 1 on; 0 outside, and where a number is one token.
+        row: Row of a matrix, from 1; 0 outside matrices.
+        place: Place in a list: 1 is the bracket, 2 the first number; 0 outside lists.
+        character: Place within a number, from 1; 0 outside numbers, and where a number is one
+            token.
     """
 
     row: int = 0
@@ -34,16 +35,16 @@ class Place(NamedTuple):
 
 
 def place_number(place: Place) -> int:
-    """One number for a place, different for all; 0 is no place at all."""
+    """Return a unique number for a place; 0 is no place."""
     return (place.row * PLACES + place.place) * CHARACTERS + place.character
 
 
 def places_of(texts: Sequence[str], *, characters: bool) -> Iterator[Place]:
-    """The place of each token of a question or an answer; it depends on none that comes later.
+    """Find the place of each token in a question or an answer, from the tokens before it alone.
 
     Args:
-        texts: Of the tokens.
-        characters: Whether these are characters, and a number may have several.
+        texts: The text of each token.
+        characters: Whether tokens are characters, so that a number may have several.
 
     Yields:
         The places.
@@ -68,7 +69,7 @@ def places_of(texts: Sequence[str], *, characters: bool) -> Iterator[Place]:
         elif text == "]" or (place and text.startswith(" ")):
             place += bool(place)
         elif place == 1:
-            # Numbers after the first have a space before them.
+            # Only the first number has no space before it.
             place = 2
         character = min(character + 1, CHARACTERS - 1) if characters and text in _OF_NUMBERS else 0
         yield Place(row if depth == 2 else 0, min(place, PLACES - 1), character)
@@ -78,12 +79,14 @@ def places_of(texts: Sequence[str], *, characters: bool) -> Iterator[Place]:
 
 
 class PlaceEmbedding(nn.Module):
-    """What is added to the embeddings of tokens: fixed vectors of their places.
+    """Fixed vectors of places, added to the embeddings of tokens.
+
+    Entry 0 of each table adds nothing, because 0 means that a token has no such place.
 
     Args:
-        rows: Of a matrix: [`PLACES`, width]. What is 0 in a place adds nothing, here and below.
-        places: In a list: [`PLACES`, width].
-        characters: In a number: [`CHARACTERS`, width].
+        rows: Vectors of rows, [`PLACES`, width].
+        places: Vectors of places in a list, [`PLACES`, width].
+        characters: Vectors of places within a number, [`CHARACTERS`, width].
     """
 
     rows: Tensor
@@ -94,11 +97,11 @@ class PlaceEmbedding(nn.Module):
         super().__init__()
         for name, table in (("rows", rows), ("places", places), ("characters", characters)):
             nothing = torch.zeros_like(table[:1])
-            # Made again from the seed of a training, so not a part of its weights.
+            # Not saved with the weights: the seed of the training gives them again.
             self.register_buffer(name, torch.cat([nothing, table[1:]]), persistent=False)
 
     def forward(self, numbers: Tensor) -> Tensor:
-        """The vectors of places, given by `place_number`: [..., width]."""
+        """Return the vectors of places given by `place_number`, [..., width]."""
         rest, character = numbers // CHARACTERS, numbers % CHARACTERS
         row, place = rest // PLACES, rest % PLACES
         return self.rows[row] + self.places[place] + self.characters[character]

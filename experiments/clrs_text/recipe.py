@@ -1,63 +1,105 @@
-"""How a language model is trained: every choice that its weights depend on."""
+"""Recipes of trainings, and the arms that the experiment compares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
-__all__ = ["Attention", "Positions", "Recipe", "TokenizerName"]
+__all__ = [
+    "ATTENTIONS",
+    "AT_INFERENCE",
+    "LENGTHS",
+    "SHORT",
+    "Arm",
+    "Attention",
+    "Method",
+    "Positions",
+    "Recipe",
+    "TokenizerName",
+    "arms_of",
+    "small_recipe",
+]
 
 TokenizerName = Literal["numbers", "characters"]
-"""One token for each number, or for each character."""
+"""One token per number, or one token per character."""
 
 Attention = Literal["softmax", "paper", "ssmax"]
-"""What makes weights of logits in training, in all heads."""
+"""The attention that all heads are trained with."""
 
 Positions = Literal["places", "none", "randomised", "rotary"]
-"""What the model is told of the places of tokens, see `Recipe`."""
+"""The positional information that the model receives, see `Recipe`."""
+
+Optimiser = Literal["muon", "adamw"]
+
+Method = Literal["softmax", "paper", "exponential", "calibrated"]
+"""The attention at inference, for a model that was trained with plain softmax."""
+
+AT_INFERENCE: tuple[Method, ...] = get_args(Method)
+"""All methods at inference, in the order of the tables."""
+
+ATTENTIONS: tuple[str, ...] = tuple(dict.fromkeys((*get_args(Attention), *AT_INFERENCE)))
+"""The values of `--attention`: trained with, or applied at inference to a softmax model."""
+
+LENGTHS: Mapping[str, tuple[int, int]] = {
+    "minimum": (4, 16),
+    "binary_search": (4, 16),
+    "bubble_sort": (4, 7),
+    "heapsort": (4, 7),
+    "insertion_sort": (4, 7),
+    "quicksort": (4, 7),
+    "kmp_matcher": (4, 8),
+    "naive_string_matcher": (4, 8),
+}
+"""The eight default algorithms with their training sizes.
+
+A small model learns them on one core. Sizes go up to 16, to 8 where the question has two lists, and
+to 7 where the answer repeats every number."""
+
+SHORT = (4, 6)
+"""Training sizes of the other algorithms, many of which have a matrix in their question."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The choices of a training.
+    """The choices that the weights of a training depend on.
 
     Attributes:
-        lengths: The algorithms, and for each the smallest and the largest size in training.
+        lengths: The smallest and the largest training size, by algorithm.
         tokenizer: How text becomes tokens.
-        attention: What makes weights of logits, in all heads: plain softmax; the paper's adaptive
-            temperature; or SSMax, with one learned scale a head.
-        positions: "places" adds to the embedding of a number that of its index in its list, and of
-            its row in a matrix, as a fixed vector (abacus embeddings, McLeish et al. 2024), in
-            questions and in answers alike; all else is told nothing, and there are no rotations.
-            The vector of an index is the embedding of the integer: to answer with an index is to
-            copy it, at any size. Sorting asks for no index, and numbers to sort are told none.
-            "rotary" are the positions of Llama. "randomised" are a sorted random part of a range as
-            long as the longest test, drawn anew for each example (Ruoss et al. 2023). "none" tells
-            nothing at all (Kazemnejad et al. 2023): causality alone gives the order.
+        attention: Plain softmax, the paper's adaptive temperature, or SSMax with one learned scale
+            per head.
+        positions: "places" adds to the embedding of a number a fixed vector for its index in its
+            list and its row in a matrix (abacus embeddings, McLeish et al. 2024), in questions and
+            answers; other tokens receive none, and there are no rotations. The vector of an index
+            is the embedding of that integer, so the model can answer with an index by copying it
+            at any size. Numbers to sort receive none. "rotary" uses Llama's positions.
+            "randomised" draws a sorted sample of positions per example from a range as long as the
+            longest test (Ruoss et al. 2023). "none" relies on causality alone (Kazemnejad et al.
+            2023).
         through_temperature: Whether gradients pass through the paper's temperature; otherwise it
-            counts as a constant.
+            is treated as a constant.
         steps: Number of batches.
-        batch: Examples in a batch, of all algorithms and sizes.
-        curriculum: Share of the steps over which the largest size grows to its full value; 0 begins
-            with all sizes.
-        optimiser: "muon" makes orthogonal steps with the matrices of layers (torch.optim.Muon), and
-            AdamW all others; "adamw" makes all.
-        learning_rate: The largest; it rises over `warmup` steps and falls to a twentieth along half
-            a cosine.
-        warmup: Steps of the rise.
-        weight_decay: Of matrices, as AdamW has it.
-        layers: Of the model.
-        heads: Of each layer.
-        width: Of the residual stream.
-        hidden: Of the feed-forward layers.
-        values: Whether embeddings of numbers, or of digits, begin with features of their values, so
-            that their order need not be learnt.
-        fixed: Whether embeddings stay what they begin with. Those of tokens that training never
-            asks for, such as the indices of larger inputs, would be unlearnt otherwise.
-        model: Name or folder of a pretrained model that is trained on, instead of the small one; it
-            has a tokenizer and positions of its own.
-        rank: Of the adapters (LoRA) that are trained in its place; 0 trains all weights.
+        batch: Examples per batch, over all algorithms and sizes.
+        curriculum: Share of the steps over which the largest size grows to its full value; 0 uses
+            all sizes from the start.
+        optimiser: "muon" updates the matrices of layers with `torch.optim.Muon` and the rest with
+            AdamW; "adamw" updates everything with AdamW.
+        learning_rate: The peak. It rises over `warmup` steps and falls to a twentieth along half a
+            cosine.
+        warmup: Steps until the peak.
+        weight_decay: Decoupled decay of matrices.
+        layers: Layers of the model.
+        heads: Heads per layer.
+        width: Width of the residual stream.
+        hidden: Width of the feed-forward layers.
+        values: Whether embeddings of numbers or digits start as features of their values, so that
+            the model need not learn their order.
+        fixed: Whether embeddings stay at their initial values. Training would otherwise push away
+            tokens that it never asks for, such as the indices of larger inputs.
+        model: Name or folder of a pretrained model to train instead of the small one, with its own
+            tokenizer and positions.
+        rank: Rank of the LoRA adapters for `model`; 0 trains all weights.
     """
 
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -68,7 +110,7 @@ class Recipe:
     steps: int = 6000
     batch: int = 32
     curriculum: float = 0.0
-    optimiser: Literal["muon", "adamw"] = "muon"
+    optimiser: Optimiser = "muon"
     learning_rate: float = 3e-3
     warmup: int = 50
     weight_decay: float = 0.01
@@ -86,19 +128,17 @@ class Recipe:
             ("tokenizer", TokenizerName),
             ("attention", Attention),
             ("positions", Positions),
-            ("optimiser", Literal["muon", "adamw"]),
+            ("optimiser", Optimiser),
         ):
-            if getattr(self, name) not in get_args(kind):
-                raise ValueError(
-                    f"{name}: expected one of {', '.join(get_args(kind))}, "
-                    f"got {getattr(self, name)!r}"
-                )
+            if (value := getattr(self, name)) not in get_args(kind):
+                expected = ", ".join(get_args(kind))
+                raise ValueError(f"{name}: expected one of {expected}, got {value!r}")
         for name in ("steps", "batch", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
         if self.model is not None and self.positions != "rotary":
             raise ValueError(
-                f"positions: expected 'rotary', a pretrained model's own, got {self.positions!r}"
+                f"positions: expected 'rotary' for a pretrained model, got {self.positions!r}"
             )
         if self.width % (2 * self.heads):
             raise ValueError(
@@ -107,17 +147,117 @@ class Recipe:
         for algorithm, (smallest, largest) in self.lengths.items():
             if not 1 <= smallest <= largest:
                 raise ValueError(
-                    f"lengths: expected the smallest and the largest of {algorithm}, "
+                    f"lengths: expected the smallest and the largest size of {algorithm}, "
                     f"got {smallest} and {largest}"
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as it comes back from JSON."""
-        lengths = {name: list(both) for name, both in self.lengths.items()}
-        return {**asdict(self), "lengths": lengths}
+        """Return plain data, equal to what JSON gives back."""
+        return {
+            **asdict(self),
+            "lengths": {name: list(both) for name, both in self.lengths.items()},
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The recipe that plain data describes."""
+        """Make a recipe from plain data."""
         lengths = {name: (low, high) for name, (low, high) in data["lengths"].items()}
         return cls(**{**data, "lengths": lengths})
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Models with the same recipe, one per seed.
+
+    Attributes:
+        recipe: The recipe.
+        methods: What the models are tested with: several methods at inference for plain softmax,
+            otherwise the attention of the training.
+    """
+
+    recipe: Recipe
+    methods: tuple[str, ...]
+
+    @property
+    def tokenizer(self) -> str:
+        """The tokenizer's name in tables: "own tokens" for a pretrained model."""
+        return "own tokens" if self.recipe.model else self.recipe.tokenizer
+
+    @property
+    def name(self) -> str:
+        """The name of the arm and of its folder."""
+        return f"{self.tokenizer.replace(' ', '-')}-{self.recipe.attention}"
+
+
+def arms_of(recipe: Recipe, attentions: Sequence[str] = ATTENTIONS) -> list[Arm]:
+    """Make the arms for the given attentions; plain softmax, the baseline, always comes first.
+
+    Args:
+        recipe: The choices that all arms share.
+        attentions: Some of `ATTENTIONS`; "softmax" stands for plain softmax with every method at
+            inference.
+
+    Returns:
+        One arm per kind of training.
+
+    Raises:
+        ValueError: An attention is unknown.
+
+    Example:
+        >>> [(arm.name, arm.methods) for arm in arms_of(Recipe(), ["exponential", "ssmax"])]
+        [('numbers-softmax', ('softmax', 'exponential')), ('numbers-ssmax', ('ssmax',))]
+    """
+    for name in attentions:
+        if name not in ATTENTIONS:
+            raise ValueError(f"attention: expected some of {', '.join(ATTENTIONS)}, got {name!r}")
+    at_inference = AT_INFERENCE if "softmax" in attentions else ("softmax", *attentions)
+    trained: tuple[Attention, ...] = ("paper", "ssmax")
+    return [
+        Arm(
+            replace(recipe, attention="softmax"),
+            tuple(name for name in AT_INFERENCE if name in at_inference),
+        ),
+        *(Arm(replace(recipe, attention=name), (name,)) for name in trained if name in attentions),
+    ]
+
+
+def small_recipe(
+    lengths: Mapping[str, tuple[int, int]],
+    *,
+    tokenizer: str = "numbers",
+    positions: str = "places",
+    model: str | None = None,
+    rank: int = 8,
+    quick: bool = False,
+) -> Recipe:
+    """Make the recipe that all arms share, for the small decoder or for a pretrained model.
+
+    Args:
+        lengths: The smallest and the largest training size, by algorithm.
+        tokenizer: Tokenizer of the small decoder.
+        positions: Positions of the small decoder.
+        model: Name or folder of a pretrained model, or None.
+        rank: Rank of its adapters; 0 trains all weights.
+        quick: Whether to make the small decoder tiny.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: The tokenizer or the positions are unknown.
+    """
+    # The recipe checks the names.
+    recipe = Recipe(lengths=lengths, tokenizer=tokenizer, positions=positions)  # type: ignore[arg-type]
+    if model is not None:
+        recipe = replace(
+            recipe,
+            positions="rotary",
+            model=model,
+            rank=rank,
+            optimiser="adamw",
+            learning_rate=2e-4 if rank else 2e-5,
+            batch=8,
+        )
+    if quick:
+        recipe = replace(recipe, layers=2, heads=2, width=16, hidden=16, batch=4, warmup=1)
+    return recipe

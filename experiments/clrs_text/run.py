@@ -1,93 +1,169 @@
-"""What `sharpmax reproduce clrs-text` is asked for, and its progress bars."""
+"""The command `run`: train language models on algorithms, test them, and show the results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from sharpmax.cli._progress import Bars
+from experiments.clrs_text.figures import figures
+from experiments.clrs_text.parallel import run_in_parallel
+from experiments.clrs_text.recipe import ATTENTIONS, LENGTHS, SHORT, Arm, arms_of, small_recipe
+from experiments.clrs_text.study import Settings, Study
+from experiments.clrs_text.tables import pages, sizes_table, tables
+from experiments.clrs_text.task import algorithms as all_algorithms
+from experiments.clrs_text.training import Progress
+from experiments.clrs_text.view import views
+from experiments.common.command import Output, Quick, Resume, current_command, show
+from experiments.common.documents import write_pages
+from sharpmax.cli._progress import Bars, quiet
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from experiments.clrs_text.arms import Arm
-    from experiments.clrs_text.study import Study
-
-__all__ = ["chosen_attentions", "chosen_lengths", "run_clrs_arms"]
+__all__ = ["lengths_of", "run"]
 
 
-def chosen_lengths(algorithms: str, largest: int | None) -> dict[str, tuple[int, int]]:
-    """Sizes in training of the algorithms that an option names.
+def run(
+    context: typer.Context,
+    algorithms: Annotated[
+        str,
+        typer.Option(
+            help="'some' (eight with short texts), 'others', 'all', or names separated by commas; "
+            "minimum,quicksort:12 trains quicksort up to size 12."
+        ),
+    ] = "some",
+    tokenizer: Annotated[str, typer.Option(help="numbers or characters.")] = "numbers",
+    attention: Annotated[
+        str,
+        typer.Option(
+            help="Separated by commas: paper and ssmax (trained), softmax (trained, and tested "
+            "with every method at inference), or single methods at inference: exponential, "
+            "calibrated. Plain softmax is always included."
+        ),
+    ] = "all",
+    positions: Annotated[
+        str, typer.Option(help="Of the small model: places, none, randomised or rotary.")
+    ] = "places",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Name or folder of a pretrained model to train instead of the small one."
+        ),
+    ] = None,
+    rank: Annotated[
+        int, typer.Option(min=0, help="Rank of the adapters for --model; 0 trains all weights.")
+    ] = 8,
+    largest: Annotated[
+        int | None, typer.Option(min=4, help="Largest training size of all algorithms.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, help="Time for one training with softmax; it sets the steps of all arms."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Batches per training, instead of --minutes.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of trainings per arm.")] = 3,
+    each: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Test questions per algorithm and size beyond training; four times as many at "
+            "training sizes.",
+        ),
+    ] = 64,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Parallel trainings, each with its share of the cores.")
+    ] = 1,
+    output: Output = Path("build/clrs_text"),
+    quick: Quick = False,
+    resume: Resume = False,
+) -> None:
+    """Train a language model on algorithms as text, and test it at sizes beyond training.
+
+    Writes table.json, entropy.json, tables and figures to OUTPUT. With --resume, a stopped run
+    continues from its last checkpoints, and other tokenizers and attentions are added to the table.
+    """
+    if minutes is not None and steps is not None:
+        raise typer.BadParameter("expected one of --minutes and --steps", param_hint="--steps")
+    if quick:
+        algorithms, largest, steps, seeds, each = "minimum,quicksort", 6, 3, 2, 2
+    try:
+        recipe = small_recipe(
+            lengths_of(algorithms, largest),
+            tokenizer=tokenizer,
+            positions=positions,
+            model=model,
+            rank=rank,
+            quick=quick,
+        )
+        arms = arms_of(recipe, ATTENTIONS if attention == "all" else attention.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    settings = Settings(
+        tuple(range(seeds)), recipe.lengths, each, fit_steps=1 if quick else Settings.fit_steps
+    )
+    console = Console()
+    study = Study(output, settings, current_command(context), resume=resume)
+    with quiet(bars=False):
+        if steps is None and minutes is not None:
+            with console.status("Measuring the speed of training"):
+                steps = study.steps(recipe, minutes)
+        if steps is not None:
+            arms = [replace(arm, recipe=replace(arm.recipe, steps=steps)) for arm in arms]
+        _run_arms(console, study, arms, jobs)
+        with console.status("Measuring the entropy of heads"):
+            study.measure_entropy(arms[0])
+    with console.status("Drawing"):
+        drawn = figures(output)
+    text = "\n\n".join([*tables(output).values(), *pages(output).values()])
+    written = [study.table_path, *write_pages(output, {"tables.md": text}), *drawn]
+    show(console, [sizes_table(view, p_values=False) for view in views(study.table)], written)
+
+
+def lengths_of(algorithms: str, largest: int | None) -> dict[str, tuple[int, int]]:
+    """Return the training sizes of the algorithms that an option names.
 
     Args:
-        algorithms: "some", eight with short texts; the "others"; "all" thirty; or names with
-            commas, each with its largest size behind a colon if it is to have its own.
-        largest: The largest size of all others; None leaves them what they are.
+        algorithms: "some", "others", "all", or names separated by commas, each with its own largest
+            size after a colon if it has one.
+        largest: Largest size of algorithms without their own; None takes the default.
 
     Returns:
-        For each algorithm the smallest and the largest size.
+        The smallest and the largest size, by algorithm.
 
     Raises:
-        BadParameter: There is no such algorithm, or a size is too small.
+        ValueError: An algorithm is unknown, or a size is too small.
     """
-    from experiments.clrs_text.arms import LENGTHS, SHORT
-    from experiments.clrs_text.task import algorithms as known
-
-    others = [name for name in known() if name not in LENGTHS]
-    groups = {"some": list(LENGTHS), "others": others, "all": list(known())}
-    names = groups.get(algorithms, algorithms.split(","))
+    known = all_algorithms()
+    others = [name for name in known if name not in LENGTHS]
+    groups = {"some": list(LENGTHS), "others": others, "all": list(known)}
     found = {}
-    for each in names:
+    for each in groups.get(algorithms, algorithms.split(",")):
         name, _, own = each.partition(":")
-        if name not in known():
-            raise typer.BadParameter(
-                f"expected 'some', 'others', 'all', or some of {', '.join(known())}; got {name!r}",
-                param_hint="--algorithms",
+        if name not in known:
+            raise ValueError(
+                f"algorithms: expected 'some', 'others', 'all', or some of {', '.join(known)}; "
+                f"got {name!r}"
             )
         smallest, usual = LENGTHS.get(name, SHORT)
         size = own or str(largest or usual)
         if not size.isdigit() or int(size) < smallest:
-            raise typer.BadParameter(
-                f"expected a largest size from {smallest} for {name}, got {size!r}",
-                param_hint="--algorithms" if own else "--largest",
+            raise ValueError(
+                f"{'algorithms' if own else 'largest'}: expected a largest size of at least "
+                f"{smallest} for {name}, got {size!r}"
             )
         found[name] = (smallest, int(size))
     return found
 
 
-def chosen_attentions(attention: str) -> list[str]:
-    """The attentions that an option names.
-
-    Raises:
-        BadParameter: There is no such attention.
-    """
-    from experiments.clrs_text.arms import ATTENTIONS
-
-    names = list(ATTENTIONS) if attention == "all" else attention.split(",")
-    for name in names:
-        if name not in ATTENTIONS:
-            raise typer.BadParameter(
-                f"expected 'all', or some of {', '.join(ATTENTIONS)}; got {name!r}",
-                param_hint="--attention",
-            )
-    return names
-
-
-def run_clrs_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int) -> None:
-    """Train and test arms behind progress bars.
-
-    Args:
-        console: Where to draw.
-        study: The run that the arms belong to.
-        arms: What to train and test.
-        jobs: How many trainings at a time.
-    """
-    from experiments.clrs_text.side_by_side import run_side_by_side
-    from experiments.clrs_text.training import Progress
-
+def _run_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int) -> None:
+    """Train and test arms, with progress bars."""
     with Bars(console) as bars:
         of_seed = {
             (arm.name, seed): bars.add(f"{arm.name}, seed {seed}", arm.recipe.steps)
@@ -100,16 +176,12 @@ def run_clrs_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int
             bars.step(of_seed[arm.name, seed], at.step, note)
 
         def on_testing(arm: Arm, seed: int, method: str) -> None:
-            bar, steps = of_seed[arm.name, seed], arm.recipe.steps
-            bars.step(bar, steps, f"testing {method}")
+            bars.step(of_seed[arm.name, seed], arm.recipe.steps, f"testing {method}")
             bars.say(f"{arm.name}, seed {seed}: testing {method}")
 
         if jobs > 1:
-            run_side_by_side(study, arms, jobs, on_training, on_testing)
-        else:
-            for arm in arms:
-                study.run(arm, partial(on_training, arm), partial(on_testing, arm))
+            run_in_parallel(study, arms, jobs, on_training, on_testing)
         for arm in arms:
+            study.run(arm, partial(on_training, arm), partial(on_testing, arm))
             for seed in study.settings.seeds:
-                bar = of_seed[arm.name, seed]
-                bars.step(bar, arm.recipe.steps)
+                bars.step(of_seed[arm.name, seed], arm.recipe.steps)

@@ -1,10 +1,10 @@
-"""Train a language model, so that it can be stopped at any moment and go on."""
+"""Resumable training of a language model."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,35 +12,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.clrs_text.attention import TrainedIn
-from experiments.clrs_text.data import batches
-from experiments.clrs_text.drawn import Drawn
+from experiments.clrs_text.data import TrainingData, batches
+from experiments.clrs_text.methods import TrainedAttention
 from experiments.clrs_text.model import answer_logits, prepared
 from experiments.clrs_text.recipe import Recipe
 from experiments.common.checkpoint import read_tensors, write_tensors
 from sharpmax._files import SettingsChangedError
 
-__all__ = ["Progress", "Training", "train"]
+__all__ = ["Progress", "Training", "load_trained", "train", "weighted_loss"]
 
-# Tokens that pass through the model at once; a batch may be several parts.
+# Tokens per forward pass; a batch may take several.
 _AT_ONCE = 512
-# Steps from one report to the next.
+# Steps between reports.
 _REPORT = 10
 _BETAS = (0.9, 0.98)
 _LAST_RATE = 0.05
-# What optimisers keep of a parameter.
+# The state that optimisers keep per parameter.
 _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 class Progress(NamedTuple):
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
         step: Batches so far.
-        steps: Batches in all.
-        loss: Weighted mean of the cross-entropy of tokens of answers since the last report, in
-            nats.
-        speed: Tokens a second since the last report, those of questions included.
+        steps: Batches in total.
+        loss: Weighted mean cross-entropy of answer tokens since the last report, in nats.
+        speed: Tokens per second since the last report, questions included.
     """
 
     step: int
@@ -50,28 +48,28 @@ class Progress(NamedTuple):
 
 
 class Training:
-    """A training under way: the model, and the state of the optimiser.
+    """A training in progress: the model and the state of the optimisers.
 
     Args:
-        recipe: How to train.
-        seed: Of the first weights and of the examples.
-        examples: Folder that keeps what is drawn, or None.
+        recipe: The recipe.
+        seed: Seed of the initial weights and of the examples.
+        examples: Folder that keeps drawn examples, or None.
     """
 
     def __init__(self, recipe: Recipe, seed: int, examples: Path | None = None) -> None:
-        self._drawn = Drawn(recipe, seed, examples)
+        self._data = TrainingData(recipe, seed, examples)
         self.recipe = recipe
         self.seed = seed
         self.step = 0
         self.tokens = 0
         self.model, self.encoder = prepared(recipe, seed)
-        self.attention = TrainedIn(self.model, recipe)
-        self._optimisers = self._made()
+        self.attention = TrainedAttention(self.model, recipe)
+        self._optimisers = self._make_optimisers()
 
     def run(self, until: int) -> Iterator[float]:
-        """Train up to a step; gives the weighted mean loss of a token after every batch."""
+        """Train up to a step, and yield the weighted mean loss per token after every batch."""
         while self.step < until:
-            encoded = [self.encoder(one) for one in self._drawn(self.step)]
+            encoded = [self.encoder(one) for one in self._data(self.step)]
             total_weight = sum((len(one.tokens) - one.asked) ** 0.5 for one in encoded)
             for optimiser in self._optimisers:
                 for group in optimiser.param_groups:
@@ -92,12 +90,12 @@ class Training:
             yield total
 
     def save(self, path: Path) -> None:
-        """Write everything that going on needs, whole or not at all."""
-        tensors = {}
-        for name, parameter in self._parameters().items():
-            tensors[f"last.{name}"] = parameter.detach()
-            for key, value in self._state(parameter).items():
-                tensors[f"{key}.{name}"] = value
+        """Write the weights and the state of the optimisers."""
+        tensors = {
+            f"{key}.{name}": value
+            for name, parameter in self._parameters().items()
+            for key, value in {"last": parameter.detach(), **self._state(parameter)}.items()
+        }
         write_tensors(path, tensors, self.description)
 
     def save_weights(self, path: Path) -> None:
@@ -107,7 +105,7 @@ class Training:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the training is, and how far."""
+        """Describe the training and its progress, as plain data."""
         return {
             "recipe": self.recipe.to_dict(),
             "seed": self.seed,
@@ -117,11 +115,11 @@ class Training:
 
     @classmethod
     def load(cls, path: Path, recipe: Recipe, seed: int, examples: Path | None = None) -> Training:
-        """Go on from a file.
+        """Continue from a file.
 
         Raises:
-            SettingsChangedError: The file is of a training with another recipe or another seed.
-            ValueError: The file is damaged.
+            SettingsChangedError: The file belongs to a training with another recipe or seed.
+            DamagedFileError: The file is damaged.
         """
         description, tensors = read_tensors(path)
         training = cls(recipe, seed, examples)
@@ -129,28 +127,33 @@ class Training:
             before, now = description[name], training.description[name]
             if before != now:
                 raise SettingsChangedError(
-                    f"{path}: this training began with {name} {before}, not {now}; "
-                    f"go on with the same settings, or remove the file to begin anew"
+                    f"{path}: this training has {name} {before}, not {now}; "
+                    "use the same settings, or remove the file to start again"
                 )
-        training.step, training.tokens = description["step"], description["tokens"]
+        training._take(description, tensors)
         for name, parameter in training._parameters().items():
-            with torch.no_grad():
-                parameter.copy_(tensors[f"last.{name}"])
             training._state(parameter).update(
                 (key, tensors[f"{key}.{name}"]) for key in _STATE if f"{key}.{name}" in tensors
             )
         return training
 
+    def _take(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Take over the progress and the weights of a file."""
+        self.step, self.tokens = description["step"], description["tokens"]
+        with torch.no_grad():
+            for name, parameter in self._parameters().items():
+                parameter.copy_(tensors[f"last.{name}"])
+
     def _parameters(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name."""
+        """Return the trained parameters by name."""
         named = {
             **dict(self.model.named_parameters()),
             **{f"attention.{name}": p for name, p in self.attention.named_parameters()},
         }
         return {name: parameter for name, parameter in named.items() if parameter.requires_grad}
 
-    def _made(self) -> list[torch.optim.Optimizer]:
-        """The optimisers: Muon for the matrices of layers, if it is wanted, and AdamW."""
+    def _make_optimisers(self) -> list[torch.optim.Optimizer]:
+        """Make the optimisers: Muon for the matrices of layers if the recipe has it, and AdamW."""
         decay = self.recipe.weight_decay
         matrices = [p for name, p in self._parameters().items() if p.ndim == 2]
         others = [p for p in self._parameters().values() if p.ndim != 2]
@@ -170,7 +173,7 @@ class Training:
         return optimisers
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """What an optimiser knows of a parameter."""
+        """Return the state that an optimiser keeps for a parameter."""
         for optimiser in self._optimisers:
             if any(parameter is p for group in optimiser.param_groups for p in group["params"]):
                 state: dict[str, Tensor] = optimiser.state[parameter]
@@ -187,14 +190,17 @@ class Training:
 
 
 def weighted_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum over answers of the cross-entropy of their tokens, each over the root of their number.
+    """Sum the cross-entropy of each answer, divided by the square root of its length.
 
-    So an answer of sixteen numbers counts four times as much as one of a single number; sixteen
-    times as much would leave short answers unlearnt, and as much would do so with long ones.
+    An answer of sixteen tokens counts four times as much as one of a single token. A factor of
+    sixteen would leave short answers unlearned, a factor of one long answers.
 
     Args:
-        logits: [examples, places, vocabulary].
-        targets: Tokens, and -100 where there is none: [examples, places].
+        logits: Logits, [examples, places, vocabulary].
+        targets: Tokens, and -100 for padding, [examples, places].
+
+    Returns:
+        The sum over answers.
     """
     losses = F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
     counts = (targets >= 0).sum(-1).to(losses)
@@ -210,22 +216,22 @@ def train(
     every: float = 30.0,
     examples: Path | None = None,
 ) -> Path:
-    """Train a model, or go on where an earlier call was stopped.
+    """Train a model, or resume an interrupted training.
 
     Args:
-        recipe: How to train.
-        seed: Of the first weights and of the examples.
-        folder: Where the files are: `checkpoint.safetensors`, and in the end `weights.safetensors`.
+        recipe: The recipe.
+        seed: Seed of the initial weights and of the examples.
+        folder: Folder for `checkpoint.safetensors` and, at the end, `weights.safetensors`.
         on_progress: Called after every 10 batches.
-        every: Seconds from one checkpoint to the next.
-        examples: Folder that keeps what is drawn, for other trainings on the same; or None.
+        every: Seconds between checkpoints.
+        examples: Folder that keeps drawn examples for other trainings, or None.
 
     Returns:
-        The file of the weights after the last step.
+        The file of the final weights.
 
     Raises:
         SettingsChangedError: The folder holds a training with other settings.
-        FloatingPointError: The loss is not finite any more; the last checkpoint stays.
+        FloatingPointError: The loss is no longer finite; the last checkpoint stays.
     """
     final, checkpoint = folder / "weights.safetensors", folder / "checkpoint.safetensors"
     if checkpoint.exists():
@@ -235,7 +241,8 @@ def train(
     saved = begun = time.monotonic()
     tokens = training.tokens
     losses: list[float] = []
-    # The weights are written before the checkpoint of the last step, so they are never missed.
+    # The final weights are written before the last checkpoint: whoever finds that checkpoint also
+    # finds the weights.
     for loss in training.run(recipe.steps):
         losses.append(loss)
         if not math.isfinite(loss):
@@ -255,22 +262,19 @@ def train(
 
 
 def load_trained(path: Path) -> Training:
-    """A training as it was when its weights were written, for tests; it cannot go on.
+    """Load a trained model for testing.
 
     Args:
         path: A file of weights.
 
     Returns:
-        The training, with its model in evaluation mode.
+        The training, with its model in evaluation mode. It cannot be continued.
 
     Raises:
-        ValueError: The file is damaged.
+        DamagedFileError: The file is damaged.
     """
     description, tensors = read_tensors(path)
     training = Training(Recipe.from_dict(description["recipe"]), description["seed"])
-    training.step, training.tokens = description["step"], description["tokens"]
-    with torch.no_grad():
-        for name, parameter in training._parameters().items():
-            parameter.copy_(tensors[f"last.{name}"])
+    training._take(description, tensors)
     training.model.train(False)
     return training

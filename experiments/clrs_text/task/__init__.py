@@ -1,13 +1,13 @@
-r"""CLRS-Text: thirty algorithms of a textbook, as questions and answers in text.
+r"""CLRS-Text: thirty textbook algorithms as questions and answers in text.
 
 The data of the paper's second experiment, drawn by dm-clrs, which defines it:
 
-    pip install 'sharpmax[clrs]'
+    pip install 'sharpmax[experiments]'
     pip install --no-deps dm-clrs==2.0.3
 
-`examples` draws without end, for training or for tests; `held_out` draws a test set and checks it;
-`score` compares what a model wrote with the answer. `Characters` and `Numbers` are two tokenizers
-for the same text. The folder `harness` holds the task for lm-evaluation-harness.
+`examples` draws examples for training or testing, `held_out` draws a test set and checks it, and
+`score` compares a generated text with the answer. `Characters` and `Numbers` are two tokenizers for
+the same text. The folder `harness` holds the task for lm-evaluation-harness.
 
 Example:
     >>> one = next(examples("insertion_sort", 5, seed=1, use_hints=True))
@@ -15,8 +15,7 @@ Example:
     ('insertion_sort', 5, '[0.235 0.31 0.342 0.445 0.5]')
 """
 
-from experiments.clrs_text.task._answers import score
-from experiments.clrs_text.task._examples import Example, Stream, example, examples
+from experiments.clrs_text.task._examples import Example, Stream, example, examples, score
 from experiments.clrs_text.task._generator import MissingGeneratorError, algorithms
 from experiments.clrs_text.task._held_out import HeldOut, held_out, shared_inputs
 from experiments.clrs_text.task._tokenizers import Characters, Numbers

@@ -1,4 +1,4 @@
-"""Examples of CLRS-Text without end: each depends on its seed and its number alone."""
+"""Examples of CLRS-Text: each depends on its seed and its index alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from experiments.clrs_text.task._answers import without_trace
 from experiments.clrs_text.task._generator import sample, write
 from sharpmax._extras import require
 
@@ -21,34 +20,39 @@ __all__ = [
     "example",
     "examples",
     "in_turn",
+    "is_correct",
+    "score",
     "split_of",
+    "without_trace",
 ]
 
 Split: TypeAlias = Literal["train", "test"]
-"""What examples are for. Every input belongs to one of the two, see `split_of`."""
+"""What an example is for. Every input belongs to one split, see `split_of`."""
 
 Lengths: TypeAlias = int | Sequence[int] | Mapping[str, Sequence[int]]
-"""One length, several, or those of each algorithm."""
+"""One length, several, or several per algorithm."""
 
-# One input in so many is for tests.
+# One input in this many is for tests.
 _TEST_SHARE = 8
-# Far more than are needed, unless a length has too few inputs to have any for tests.
+# Far more draws than needed, unless a length has too few inputs to have any for tests.
 _ATTEMPTS = 1000
+# Separates the trace of an algorithm from its result.
+_SEPARATOR = "|"
 
 
 @dataclass(frozen=True)
 class Example:
-    """A question about an input and its answer, in the words of CLRS-Text.
+    """A question about an input, and its answer, in the wording of CLRS-Text.
 
     Attributes:
-        question: Name of the algorithm, the input, and what is asked for; ends with a line.
-        answer: The trace if there is one, a bar, and what it comes to; ends with an empty line.
+        question: The algorithm, the input, and what is asked for; ends with a newline.
+        answer: The trace if there is one, a bar, and the result; ends with an empty line.
         algorithm: Name of the algorithm.
         length: Size of the input.
-        use_hints: Whether traces were asked for; `segments_intersect` has none.
+        use_hints: Whether traces were requested; `segments_intersect` has none.
         split: What the example is for.
-        index: Its number in its stream.
-        seed: With this seed dm-clrs's own generators give this very example first.
+        index: Its index in its stream.
+        seed: The seed with which dm-clrs's own generators draw this example first.
     """
 
     question: str
@@ -67,21 +71,67 @@ class Example:
 
     @property
     def target(self) -> str:
-        """What the answer comes to, without the trace."""
+        """The answer without the trace."""
         return without_trace(self.answer)
 
 
-def drawn_input(question: str) -> str:
-    r"""What was drawn for a question: its input, without the algorithm and what is asked for.
+def without_trace(answer: str) -> str:
+    r"""Return the result at the end of an answer.
 
     Args:
-        question: Of an example, with or without a trace.
+        answer: One line, in which a bar separates the trace, if there is one, from the result.
+
+    Returns:
+        The text after the bar, without surrounding white space.
+
+    Example:
+        >>> without_trace("(0, 1), (0, 2) | (0, 3)\n\n"), without_trace("0, 3\n\n")
+        ('(0, 3)', '0, 3')
+    """
+    return answer.partition("\n")[0].rpartition(_SEPARATOR)[-1].strip()
+
+
+def is_correct(generated: str, answer: str) -> bool:
+    """Tell whether a generated text gives the same result as an answer; see `score`."""
+    line = generated.partition("\n")[0]
+    has_trace = _SEPARATOR in answer
+    return has_trace == (_SEPARATOR in line) and without_trace(line) == without_trace(answer)
+
+
+def score(generated: str, example: Example) -> bool:
+    r"""Tell whether a generated text has the correct answer, character by character.
+
+    Only the first line counts. With a trace, the text after the bar must be correct; the trace
+    itself need not be. An unfinished trace has no answer.
+
+    Args:
+        generated: What a model wrote after the question.
+        example: The example with the question.
+
+    Returns:
+        Whether the answer is correct.
+
+    Example:
+        >>> one = next(examples("minimum", 4, seed=0, use_hints=True))
+        >>> one.answer
+        '0, 0 | 0\n\n'
+        >>> score("0, 2 | 0\n\nminimum:", one), score("0, 0", one)
+        (True, False)
+    """
+    return is_correct(generated, example.answer)
+
+
+def drawn_input(question: str) -> str:
+    r"""Extract the input from a question.
+
+    Args:
+        question: The question of an example, with or without a trace.
 
     Returns:
         The input.
 
     Raises:
-        ValueError: It is not a question.
+        ValueError: The text is not a question.
 
     Example:
         >>> drawn_input("minimum:\nkey: [0.5 0.1], initial_trace: 0\ntrace | min:\n")
@@ -90,20 +140,20 @@ def drawn_input(question: str) -> str:
     lines = question.split("\n")
     if len(lines) != 4:
         raise ValueError(
-            "question: expected an algorithm, an input and what is asked for, each with its line, "
+            "question: expected three lines (algorithm, input, what is asked for), "
             f"got {question[:80]!r}"
         )
     return lines[1].partition(", initial_trace:")[0]
 
 
 def split_of(question: str) -> Split:
-    """What a question is for, decided by its input alone.
+    """Assign a question to a split by a hash of its input.
 
-    Every eighth input, by a hash of its text, is for tests and all others for training. So the two
-    share no input, whatever the seeds, the algorithms and the lengths, traces or none.
+    One input in eight is for tests. The splits share no input, whatever the seeds, algorithms and
+    lengths, with or without traces.
 
     Args:
-        question: Of an example.
+        question: The question of an example.
 
     Returns:
         The split.
@@ -126,16 +176,16 @@ def example(
     Args:
         algorithm: One of `algorithms()`.
         length: Size of the input, at least 4.
-        seed: Of the stream.
-        index: Number of the example in the stream.
-        use_hints: Whether the answer begins with the trace of the algorithm; the input is the same.
-        split: What the example is for: only inputs of this split are drawn.
+        seed: Seed of the stream.
+        index: Index of the example in the stream.
+        use_hints: Whether the answer starts with the trace of the algorithm; the input is the same.
+        split: The split that the input must belong to.
 
     Returns:
         The example.
 
     Raises:
-        ValueError: There is no such algorithm or split, or the length is too small for it.
+        ValueError: The algorithm or the split is unknown, or the length is too small.
         MissingGeneratorError: dm-clrs is not installed.
 
     Example:
@@ -172,34 +222,33 @@ def examples(
     start: int = 0,
     count: int | None = None,
 ) -> Iterator[Example]:
-    """Draw examples, of all algorithms at all lengths in turn.
+    """Draw examples of all algorithms at all lengths in turn.
 
-    Each example depends on the seed and its number alone, so a stream goes on from any number as
-    if it had never stopped.
+    Each example depends on the seed and its index alone, so a stream can be continued from any
+    index.
 
     Args:
         algorithms: One or more of `experiments.clrs_text.task.algorithms()`.
-        lengths: One or more sizes of the input, at least 4; or a mapping from each algorithm to
-            its own.
+        lengths: One or more input sizes, at least 4; or a mapping from each algorithm to its sizes.
         seed: The same seed gives the same examples.
-        use_hints: Whether answers begin with the trace of the algorithm; the inputs are the same.
+        use_hints: Whether answers start with the trace of the algorithm; the inputs are the same.
         split: What the examples are for. The two splits share no input, whatever the seeds.
-        start: Number of the first example.
-        count: How many; None draws without end.
+        start: Index of the first example.
+        count: Number of examples; None draws without end.
 
     Yields:
         The examples.
 
     Raises:
-        ValueError: There is no such algorithm or split, a length is too small, or there are none.
+        ValueError: An algorithm or the split is unknown, a length is too small, or there are none.
         MissingGeneratorError: dm-clrs is not installed.
 
     Example:
         >>> names = ["minimum", "quickselect"]
         >>> [(e.algorithm, e.length) for e in examples(names, [4, 8], seed=0, count=3)]
         [('minimum', 4), ('minimum', 8), ('quickselect', 4)]
-        >>> begun = list(examples(names, [4, 8], seed=0, count=5))
-        >>> begun[3:] == list(examples(names, [4, 8], seed=0, start=3, count=2))
+        >>> first = list(examples(names, [4, 8], seed=0, count=5))
+        >>> first[3:] == list(examples(names, [4, 8], seed=0, start=3, count=2))
         True
     """
     turns = in_turn(algorithms, lengths)
@@ -210,35 +259,33 @@ def examples(
 
 
 def in_turn(algorithms: str | Sequence[str], lengths: Lengths) -> list[tuple[str, int]]:
-    """All algorithms at all of their lengths.
+    """Pair all algorithms with all of their lengths.
 
     Raises:
-        ValueError: There are none, or an algorithm has none.
+        ValueError: There are no algorithms, or an algorithm has no lengths.
 
     Example:
         >>> in_turn(["bfs", "dfs"], {"bfs": [4, 8], "dfs": [16]})
         [('bfs', 4), ('bfs', 8), ('dfs', 16)]
     """
     names = [algorithms] if isinstance(algorithms, str) else algorithms
-    of_all = [lengths] if isinstance(lengths, int) else lengths
-    if isinstance(of_all, Mapping) and not of_all.keys() >= set(names):
-        without = ", ".join(name for name in names if name not in of_all)
-        raise ValueError(f"lengths: expected those of all algorithms, got none of {without}")
-    turns = [
-        (name, length)
-        for name in names
-        for length in (of_all[name] if isinstance(of_all, Mapping) else of_all)
-    ]
+    if not isinstance(lengths, Mapping):
+        lengths = dict.fromkeys(names, [lengths] if isinstance(lengths, int) else lengths)
+    if missing := [name for name in names if name not in lengths]:
+        raise ValueError(
+            f"lengths: expected those of all algorithms, got none of {', '.join(missing)}"
+        )
+    turns = [(name, length) for name in names for length in lengths[name]]
     if not turns:
         raise ValueError(
-            f"algorithms, lengths: expected one of each at least, got {algorithms}, {lengths}"
+            f"algorithms, lengths: expected at least one of each, got {algorithms}, {lengths}"
         )
     return turns
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Examples as plain dicts, for loaders of data; may be gone through again and again.
+    """Examples as plain dicts, for data loaders; can be iterated more than once.
 
     The attributes are the arguments of `examples`.
 
@@ -262,7 +309,7 @@ class Stream:
             yield asdict(one) | {"text": one.text, "target": one.target}
 
     def to_datasets(self) -> Any:
-        """The stream as an `IterableDataset` of the package datasets.
+        """Return the stream as an `IterableDataset` of the package datasets.
 
         Raises:
             MissingExtraError: datasets is not installed.

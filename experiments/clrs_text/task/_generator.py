@@ -1,13 +1,13 @@
-"""The door to dm-clrs, the package that defines CLRS-Text.
+"""Access to dm-clrs, the package that defines CLRS-Text, without TensorFlow.
 
-The algorithms, their inputs and their wording are those of dm-clrs: nothing of it is written again
-here. But `import clrs` imports everything it has, models and data pipelines included, and with them
-gigabytes of TensorFlow, of which drawing an example needs nothing: one test for a type is all.
+dm-clrs defines the algorithms, their inputs and their wording; nothing is reimplemented here.
+`import clrs` also imports models and data pipelines, and with them TensorFlow, which drawing an
+example only uses for one type check.
 
-So its modules are imported here without their parents. For the time of this import, empty packages
-stand in for `clrs` and `clrs._src.clrs_text`, whose own files would import the rest, and an empty
-module stands in for TensorFlow. Then all of it is taken out of `sys.modules` again: who imports
-`clrs` later gets it whole. Where `clrs` has been imported already, that one is used.
+This module therefore imports the modules of dm-clrs without their parents. During the import, empty
+packages replace `clrs` and `clrs._src.clrs_text`, and an empty module replaces TensorFlow. They are
+removed from `sys.modules` afterwards, so that a later `import clrs` gets the complete package. If
+`clrs` is already imported, that package is used.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ __all__ = [
 ]
 
 Sample: TypeAlias = Any
-"""An input with what an algorithm made of it, as dm-clrs keeps it."""
+"""An input and the output of an algorithm, as dm-clrs represents them."""
 
 DECIMALS = 3
-"""Decimals that numbers are cut to, as in CLRS-Text."""
+"""Decimals of numbers, as in CLRS-Text; further digits are cut off."""
 
 SHORTEST = 4
-"""The smallest length of CLRS-Text; some of the algorithms have no inputs below it."""
+"""The smallest length of CLRS-Text; some algorithms have no smaller inputs."""
 
-# Imported as they are, and first, so that none of them meets what stands in for TensorFlow.
+# Imported first, so that none of them sees the replacement of TensorFlow.
 _NEEDED = ("absl.logging", "attr", "chex", "jax")
-_STANDS_IN = ("clrs", "clrs._src.clrs_text", "tensorflow")
-# Modules are imported and numbers drawn by one thread at a time.
+_REPLACED = ("clrs", "clrs._src.clrs_text", "tensorflow")
+# One thread at a time imports modules and draws numbers.
 _LOCK = threading.RLock()
 
 
 class MissingGeneratorError(MissingExtraError):
-    """CLRS-Text was asked for, and dm-clrs or what it needs is not installed.
+    """CLRS-Text needs dm-clrs or one of its dependencies, which is not installed.
 
     Example:
         >>> print(MissingGeneratorError("clrs", extra="experiments", what="CLRS-Text"))
-        CLRS-Text needs clrs, which is not installed: pip install 'sharpmax[clrs]' && pip install
-        --no-deps dm-clrs==2.0.3
+        CLRS-Text needs clrs, which is not installed: pip install 'sharpmax[experiments]' && pip
+        install --no-deps dm-clrs==2.0.3
     """
 
     @property
     def install_command(self) -> str:
-        """The two commands: what dm-clrs needs here, and itself without the rest."""
+        """The two commands: the dependencies of drawing, and dm-clrs without the rest."""
         return f"{super().install_command} && pip install --no-deps dm-clrs==2.0.3"
 
 
 class _Package(NamedTuple):
-    """The modules of dm-clrs that draw examples and write them as text."""
+    """The modules of dm-clrs that draw examples and format them as text."""
 
     specs: Any
     samplers: Any
@@ -77,7 +77,7 @@ class _Package(NamedTuple):
 
 
 def algorithms() -> tuple[str, ...]:
-    """The names of the thirty algorithms, in the order of the alphabet.
+    """Return the names of the thirty algorithms in alphabetical order.
 
     Raises:
         MissingGeneratorError: dm-clrs is not installed.
@@ -90,19 +90,19 @@ def algorithms() -> tuple[str, ...]:
 
 
 def draw(algorithm: str, length: int, *, seed: int, use_hints: bool = False) -> tuple[str, str]:
-    r"""Draw an example: the first that dm-clrs's own generators give for this seed.
+    r"""Draw the example that dm-clrs's own generators draw first for a seed.
 
     Args:
         algorithm: One of `algorithms()`.
         length: Size of the input, at least `SHORTEST`.
         seed: From 0 to 2**32 - 1.
-        use_hints: Whether the answer begins with the trace of the algorithm.
+        use_hints: Whether the answer starts with the trace of the algorithm.
 
     Returns:
         The question and the answer.
 
     Raises:
-        ValueError: There is no such algorithm, or the length is too small.
+        ValueError: The algorithm is unknown, or the length is too small.
         MissingGeneratorError: dm-clrs is not installed.
 
     Example:
@@ -113,33 +113,33 @@ def draw(algorithm: str, length: int, *, seed: int, use_hints: bool = False) -> 
 
 
 def sample(algorithm: str, length: int, *, seed: int) -> Sample:
-    """Draw an input and run the algorithm on it; for the arguments see `draw`."""
+    """Draw an input and run the algorithm on it; see `draw` for the arguments."""
     with _LOCK, warnings.catch_warnings():
-        # Convex hulls take cross products of vectors in the plane, which NumPy is giving up.
+        # Convex hulls use the cross product of 2-dimensional vectors, which NumPy deprecates.
         warnings.filterwarnings("ignore", "Arrays of 2-dimensional vectors", DeprecationWarning)
         sampler = _sampler(algorithm, length)
-        # What a new sampler would begin with; but making one takes as long as drawing.
+        # Equal to a new sampler with this seed, but building one takes as long as drawing.
         sampler._rng.seed(seed)
         return sampler.next(batch_size=1)
 
 
 def write(algorithm: str, drawn: Sample, *, use_hints: bool = False) -> tuple[str, str]:
-    """Write as a question and an answer what `sample` has drawn."""
+    """Format a sample as a question and an answer."""
     question, answer = _package().text.format_clrs_example(algorithm, drawn, use_hints=use_hints)
     return str(question), str(answer)
 
 
 @functools.cache
 def _sampler(algorithm: str, length: int) -> Any:
-    """What draws inputs and runs the algorithm on them; one is kept for each length."""
+    """Build the sampler of an algorithm and a length; each is built once."""
     if algorithm not in algorithms():
         raise ValueError(f"algorithm: expected one of {', '.join(algorithms())}, got {algorithm!r}")
     if length < SHORTEST:
         raise ValueError(f"length: expected at least {SHORTEST}, got {length}")
-    with _no_notice():
+    with _without_notice():
         sampler, _ = _package().samplers.build_sampler(
             algorithm,
-            # Drawn one by one when asked for, not a pool beforehand.
+            # Draw one by one on request instead of filling a pool.
             num_samples=-1,
             track_max_steps=False,
             length=length,
@@ -149,7 +149,7 @@ def _sampler(algorithm: str, length: int) -> Any:
 
 
 def _package() -> _Package:
-    """The modules of dm-clrs, imported once."""
+    """Return the modules of dm-clrs, imported once."""
     with _LOCK:
         return _load()
 
@@ -161,7 +161,7 @@ def _load() -> _Package:
             return _import()
         for name in _NEEDED:
             importlib.import_module(name)
-        with _without_the_rest():
+        with _isolated():
             return _import()
     except ModuleNotFoundError as error:
         raise MissingGeneratorError(
@@ -178,44 +178,41 @@ def _import() -> _Package:
 
 
 @contextmanager
-def _without_the_rest() -> Iterator[None]:
-    """Let modules of dm-clrs be imported without their parents, and leave no sign of it."""
+def _isolated() -> Iterator[None]:
+    """Import modules of dm-clrs without their parents, and restore `sys.modules` afterwards."""
     found = importlib.util.find_spec("clrs")
     if found is None or found.submodule_search_locations is None:
         raise ModuleNotFoundError("No module named 'clrs'", name="clrs")
-    before = {name: sys.modules[name] for name in _STANDS_IN if name in sys.modules}
-    for name in _STANDS_IN:
+    before = {name: sys.modules[name] for name in _REPLACED if name in sys.modules}
+    for name in _REPLACED:
         if name not in before:
             sys.modules[name] = ModuleType(name)
     inside = list(found.submodule_search_locations)
     sys.modules["clrs"].__path__ = inside
     sys.modules["clrs._src.clrs_text"].__path__ = [f"{path}/_src/clrs_text" for path in inside]
     if "tensorflow" not in before:
-        # The type that is tested for: no object has it.
+        # The type of the check; no object has it.
         sys.modules["tensorflow"].Tensor = type("Tensor", (), {})  # type: ignore[attr-defined]
     try:
         yield
     finally:
         for name in [*sys.modules]:
-            if name not in before and (name in _STANDS_IN or name.startswith("clrs.")):
+            if name not in before and (name in _REPLACED or name.startswith("clrs.")):
                 del sys.modules[name]
 
 
 @contextmanager
-def _no_notice() -> Iterator[None]:
-    """Hold back a notice, given once, that examples are drawn one by one.
+def _without_notice() -> Iterator[None]:
+    """Suppress the notice of dm-clrs that examples are drawn one by one.
 
-    For this notice absl would set up the logging of the whole process, were there no handler yet.
+    Without a handler on the root logger, absl would configure logging for the whole process.
     """
     root, absl, handler = logging.getLogger(), logging.getLogger("absl"), logging.NullHandler()
+    disabled = absl.disabled
     root.addHandler(handler)
-    absl.addFilter(_none)
+    absl.disabled = True
     try:
         yield
     finally:
-        absl.removeFilter(_none)
+        absl.disabled = disabled
         root.removeHandler(handler)
-
-
-def _none(record: logging.LogRecord) -> bool:  # noqa: ARG001
-    return False

@@ -1,4 +1,4 @@
-"""Test sets of CLRS-Text: no question twice, and no input that training has seen."""
+"""Test sets of CLRS-Text: no question twice, and no input of a training."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from experiments.clrs_text.task._examples import Example, Lengths, drawn_input, 
 
 __all__ = ["HeldOut", "held_out", "shared_inputs"]
 
-# After so many draws without a new question, a length is taken to have no more of them.
+# After this many draws without a new question, a length counts as exhausted.
 _PATIENCE = 200
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Examples for a test, and what was thrown away on the way to them.
+    """A test set, and how many draws were rejected.
 
     Attributes:
         examples: The examples; no two of an algorithm and a length have the same question.
-        each: How many were asked for, of each algorithm at each length.
-        repeated: Draws thrown away because their question was there already.
-        shared: Draws thrown away because training had their input.
-        fewer: How many there are of each algorithm at each length that has fewer than asked for.
+        each: The requested number per algorithm and length.
+        repeated: Draws rejected because the set already had their question.
+        shared: Draws rejected because training has their input.
+        fewer: The number per algorithm and length where it is below `each`.
     """
 
     examples: tuple[Example, ...]
@@ -33,13 +33,13 @@ class HeldOut:
     fewer: Mapping[tuple[str, int], int]
 
     def __str__(self) -> str:
-        """Say how many there are, what was thrown away, and where there are too few."""
-        said = (
-            f"{len(self.examples)} questions; {self.repeated} draws were repeated and "
+        """Summarise the numbers of examples and of rejected draws."""
+        total = (
+            f"{len(self.examples)} questions; rejected draws: {self.repeated} repeated, "
             f"{self.shared} shared with training"
         )
         few = (f"{name} at {length} has {n}" for (name, length), n in self.fewer.items())
-        return "; ".join([said, *(f"{each} of {self.each}" for each in few)])
+        return "; ".join([total, *(f"{each} of {self.each}" for each in few)])
 
 
 def held_out(
@@ -51,32 +51,29 @@ def held_out(
     use_hints: bool = False,
     training: Iterable[str] = (),
 ) -> HeldOut:
-    """Draw a test set, and check it.
+    """Draw a test set and check it.
 
-    Inputs of the split "test" are in no stream for training, whatever its seed. Short inputs are
-    few, and often drawn twice: what comes again is thrown away and drawn anew, as long as there is
-    anything new. The result says what was thrown away and where there are fewer than asked for.
+    No training stream has inputs of the split "test", whatever its seed. Short inputs are few and
+    often drawn twice; repeated draws are rejected until a length yields nothing new.
 
     Args:
         algorithms: One or more of `experiments.clrs_text.task.algorithms()`.
-        lengths: One or more sizes of the input, at least 4; or a mapping from each algorithm to
-            its own.
+        lengths: One or more input sizes, at least 4; or a mapping from each algorithm to its sizes.
         seed: The same seed gives the same set.
-        each: How many examples of each algorithm at each length.
-        use_hints: Whether answers begin with the trace of the algorithm; the inputs are the same.
-        training: Questions to check against, from wherever they are; their inputs are left out,
-            whichever algorithm they were for.
+        each: Number of examples per algorithm and length.
+        use_hints: Whether answers start with the trace of the algorithm; the inputs are the same.
+        training: Questions from elsewhere whose inputs must not occur, for any algorithm.
 
     Returns:
         The test set.
 
     Raises:
-        ValueError: There is no such algorithm, or a length is too small for it.
+        ValueError: An algorithm is unknown, or a length is too small.
         MissingGeneratorError: dm-clrs is not installed.
 
     Example:
         >>> print(held_out("naive_string_matcher", [4, 64], seed=0, each=32))
-        41 questions; 201 draws were repeated and 0 shared with training;
+        41 questions; rejected draws: 201 repeated, 0 shared with training;
         naive_string_matcher at 4 has 9 of 32
     """
     seen = {drawn_input(question) for question in training}
@@ -107,15 +104,14 @@ def held_out(
 
 
 def shared_inputs(training: Iterable[str], test: Iterable[str]) -> set[str]:
-    r"""The inputs that questions for training and for a test have in common.
+    r"""Find the inputs that training and test questions share.
 
     Args:
-        training: Questions.
-        test: Questions.
+        training: Training questions.
+        test: Test questions.
 
     Returns:
-        Their common inputs, whichever algorithms they are for; of examples of the two splits,
-        none.
+        The shared inputs, for any algorithm. The two splits share none.
 
     Example:
         >>> shared_inputs(

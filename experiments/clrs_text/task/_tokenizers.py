@@ -1,7 +1,6 @@
-"""Two tokenizers for CLRS-Text: by characters, and with one token for each number.
+"""Two tokenizers for CLRS-Text: one token per character, and one token per number.
 
-Both give every text back exactly, so they carry the same information; they differ in how many
-tokens a number has.
+Both reproduce every text exactly. They differ in the number of tokens per number.
 """
 
 from __future__ import annotations
@@ -11,15 +10,20 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import PreTrainedTokenizerFast
+
 from experiments.clrs_text.task._generator import DECIMALS
-from sharpmax._extras import require
 
 __all__ = ["Characters", "Numbers"]
 
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?"
 _PAD, _EOS = "<pad>", "<eos>"
 _SIGNS = "\n (),-.:[]_|"
-# Names of algorithms, of their inputs and of what they give.
+# Names of algorithms, inputs and outputs.
 _WORDS = """
 Pi activity_selector articulation_points bellman_ford best_high best_low bfs binary_search bridges
 bubble_sort dag_shortest_paths dfs dijkstra end find_maximum_subarray_kadane floyd_warshall
@@ -32,12 +36,12 @@ topo_head topological_sort trace
 
 
 class Characters:
-    r"""One token for each character.
+    r"""One token per character.
 
     Attributes:
-        vocabulary: The text of each token; the first two are special and never written.
-        pad: Number of the token that fills up.
-        eos: Number of the token that ends a text.
+        vocabulary: The text of each token; the first two are special.
+        pad: Id of the padding token.
+        eos: Id of the token that ends a text.
 
     Example:
         >>> tokenizer = Characters()
@@ -49,7 +53,7 @@ class Characters:
     """
 
     name = "characters"
-    # What is a token, as far as it goes: here any character.
+    # Pattern of a token.
     _token = r"[\s\S]"
 
     def __init__(self) -> None:
@@ -62,54 +66,46 @@ class Characters:
         self._find = re.compile(self._token).findall
 
     def __len__(self) -> int:
-        """How many tokens there are."""
+        """Return the size of the vocabulary."""
         return len(self.vocabulary)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Text to numbers of tokens.
+        """Convert text to token ids.
 
         Args:
             text: A question, an answer, or both.
-            add_special_tokens: Whether to add the token that ends a text.
+            add_special_tokens: Whether to append the token that ends a text.
 
         Returns:
-            The numbers.
+            The ids.
 
         Raises:
-            ValueError: Something in the text is not a token.
+            ValueError: A part of the text is not in the vocabulary.
         """
         try:
             tokens = [self._numbers[token] for token in self._find(text)]
         except KeyError as error:
             raise ValueError(
-                f"text: expected what {type(self).__name__} has tokens for, got {error.args[0]!r}"
+                f"text: expected tokens of {type(self).__name__}, got {error.args[0]!r}"
             ) from error
         return [*tokens, self.eos] if add_special_tokens else tokens
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Numbers of tokens to text, special ones left out."""
+        """Convert token ids to text, without special tokens."""
         return "".join(
             self.vocabulary[token] for token in token_ids if token not in (self.pad, self.eos)
         )
 
     def to_transformers(self) -> Any:
-        """The same tokenizer for transformers, for instance for lm-evaluation-harness.
+        """Return the same tokenizer for transformers, for instance for lm-evaluation-harness.
 
         Returns:
-            A `PreTrainedTokenizerFast` with the same numbers of tokens.
-
-        Raises:
-            MissingExtraError: transformers is not installed.
+            A `PreTrainedTokenizerFast` with the same token ids.
         """
-        what = "a tokenizer for transformers"
-        library = require("tokenizers", extra="models", what=what)
-        transformers = require("transformers", extra="models", what=what)
-        tokenizer = library.Tokenizer(library.models.WordLevel(self._numbers))
-        tokenizer.pre_tokenizer = library.pre_tokenizers.Split(
-            library.Regex(self._token), behavior="isolated"
-        )
-        tokenizer.decoder = library.decoders.Fuse()
-        return transformers.PreTrainedTokenizerFast(
+        tokenizer: Any = Tokenizer(WordLevel(self._numbers))
+        tokenizer.pre_tokenizer = Split(Regex(self._token), behavior="isolated")
+        tokenizer.decoder = Fuse()
+        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=tokenizer,
             pad_token=_PAD,
             eos_token=_EOS,
@@ -118,18 +114,18 @@ class Characters:
 
 
 class Numbers(Characters):
-    r"""One token for each number, and one for each character of everything else.
+    r"""One token per number, and one per character of everything else.
 
-    A number with a decimal point is one of steps of 0.001; all others are integers. Outside of the
-    ranges there are no tokens for numbers, and a text with one is refused: no number has two.
+    Numbers with a decimal point are multiples of 0.001; all others are integers. A text with a
+    number outside the ranges is refused, so that every number is one token.
 
     Args:
-        decimals: The range of numbers with a decimal point. Convex hulls need the whole, a largest
-            sum (-1, 1), everything else (0, 1).
+        decimals: The range of decimals. Convex hulls need (-2, 2), the maximum subarray (-1, 1),
+            everything else (0, 1).
         integers: The range of integers. Indices and deadlines go up to the length, and -1 marks
             what does not apply.
-        words: Whether the names in questions are tokens too, and a number takes the space in front
-            of it into its token, as tokenizers of language models do: half as many tokens.
+        words: Whether names in questions are tokens too, and the token of a number includes the
+            space before it, as in tokenizers of language models. This halves the number of tokens.
 
     Example:
         >>> tokenizer = Numbers()
@@ -156,7 +152,7 @@ class Numbers(Characters):
         steps = 10**DECIMALS
         first, last = (round(bound * steps) for bound in decimals)
         fractions = [str(step / steps) for step in range(first, last + 1)]
-        # Cutting decimals off leaves the sign.
+        # Truncation keeps the sign.
         fractions += ["-0.0"] if first < 0 else []
         numbers = [*fractions, *map(str, range(integers[0], integers[1] + 1))]
         names: list[str] = []

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from experiments.clrs_text.data import LONGEST, Encoder, batches, training_examples
+from experiments.clrs_text import data
+from experiments.clrs_text.data import (
+    LONGEST,
+    Encoder,
+    TrainingData,
+    batches,
+    training_examples,
+)
 from experiments.clrs_text.places import CHARACTERS, PLACES
 from experiments.clrs_text.recipe import Recipe
 from experiments.clrs_text.task import Characters, Numbers, example
@@ -122,3 +131,24 @@ def test_batches_hold_every_example_once_and_targets_are_answers() -> None:
             before = batch.before[row][batch.targets[row] >= 0]
             assert torch.equal(before, torch.arange(one.asked - 1, len(one.tokens) - 1))
     assert sorted(seen) == list(range(len(encoded)))
+
+
+_KEPT = Recipe({"minimum": (4, 6)}, steps=70, batch=2)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_training_data_are_the_batches_of_the_training(kept: bool, tmp_path: Path) -> None:
+    found = TrainingData(_KEPT, 3, tmp_path if kept else None)
+    for step in (0, 63, 64, 69, 1):
+        assert found(step) == training_examples(_KEPT, 3, step)
+    assert any(tmp_path.iterdir()) == kept
+
+
+def test_kept_batches_serve_all_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = TrainingData(_KEPT, 3, tmp_path)(5)
+    monkeypatch.setattr(data, "training_examples", lambda *_: pytest.fail("drawn again"))
+    for other in (replace(_KEPT, attention="paper"), replace(_KEPT, tokenizer="characters")):
+        assert TrainingData(other, 3, tmp_path)(5) == first
+    for change in ({"batch": 3}, {"lengths": {"minimum": (4, 5)}}, {"steps": 71}):
+        with pytest.raises(pytest.fail.Exception, match="drawn again"):
+            TrainingData(replace(_KEPT, **change), 3, tmp_path)(5)

@@ -19,7 +19,7 @@ def _table() -> Table:
         _record("paper", "softmax", 32, 0.8, 0.9, 0.7),
         _record("paper", "paper", 32, 0.5, 0.7, 0.5),
     )
-    return Table("a command", (0, 1, 2), {}, records, {"minimum": (4, 16)})
+    return Table("a command", (0, 1, 2), {}, records, settings={"lengths": {"minimum": [4, 16]}})
 
 
 def test_figures_of_a_record() -> None:
@@ -32,8 +32,6 @@ def test_figures_of_a_record() -> None:
     assert p_value is not None
     assert 0 < p_value < 0.05
     assert table.p_value(table.find(trained_with="paper")) == 1.0
-    assert table.accuracy_in_training("minimum", "numbers") == pytest.approx(0.9)
-    assert table.accuracy_in_training("minimum", "characters") is None
     assert _record("softmax", "softmax", 8, 0.5).deviation == 0.0
     with pytest.raises(LookupError, match="found 3"):
         table.find(method="softmax")

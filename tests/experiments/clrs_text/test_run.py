@@ -1,39 +1,45 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import transformers as hf
 
+from experiments.clrs_text.__main__ import APPLICATION
 from experiments.clrs_text.records import Table
-from experiments.clrs_text.run import chosen_lengths
-from sharpmax.cli import main
+from experiments.clrs_text.run import lengths_of
+from experiments.common.command import main
 from tiny_models import SETTINGS, save
 
 _TINY = ["--algorithms", "minimum:5", "--steps", "1", "--seeds", "1", "--each", "2"]
 
 
-def _run(*arguments: str, command: str = "clrs-text") -> object:
+def _run(*arguments: str, verb: str = "run") -> object:
     with pytest.raises(SystemExit) as exit_:
-        main(["reproduce", command, *arguments])
+        main(APPLICATION, [verb, *arguments])
     return exit_.value.code
 
 
-def test_every_arm_runs_quickly_and_is_drawn(
+def test_a_quick_run_ends_with_tables_and_figures_of_what_it_ran(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--quick", "--output", str(tmp_path)]
     assert _run(*options) == 0
-    said = capsys.readouterr().out
-    assert "tokens/s" in said
-    assert "testing exponential" in said
-    assert f"Table: {tmp_path / 'table.json'}" in said
+    printed = capsys.readouterr().out
+    assert "tokens/s" in printed
+    assert "testing exponential" in printed
+    assert "All sizes, tokenizer: numbers" in printed
+    assert re.search(r"SSMax,\s+trained", printed)
+    for name in ("table.json", "tables.md", "accuracy-numbers.svg", "entropy-numbers-softmax.svg"):
+        assert f"Written: {tmp_path / name}" in printed
+        assert (tmp_path / name).exists()
+    assert "| quicksort | 4 to 6 |" in (tmp_path / "tables.md").read_text(encoding="utf-8")
 
     assert _run(*options) == 1
     assert "holds an earlier run" in capsys.readouterr().err
-    assert (
-        _run(*options, "--tokenizer", "characters", "--attention", "exponential", "--resume") == 0
-    )
+    more = ["--tokenizer", "characters", "--attention", "exponential", "--resume"]
+    assert _run(*options, *more) == 0
     table = Table.load(tmp_path / "table.json")
     assert list(table.recipes) == [
         "numbers-softmax",
@@ -41,16 +47,17 @@ def test_every_arm_runs_quickly_and_is_drawn(
         "numbers-ssmax",
         "characters-softmax",
     ]
+    run = "python -m experiments.clrs_text run"
     assert table.command == (
-        "sharpmax reproduce clrs-text --quick && sharpmax reproduce clrs-text --quick "
-        "--tokenizer characters --attention exponential --resume"
+        f"{run} --quick && {run} --tokenizer characters --attention exponential --quick --resume"
     )
+    assert (tmp_path / "accuracy-characters.svg").exists()
     capsys.readouterr()
 
-    assert _run("--results", str(tmp_path), command="clrs-text-figures") == 0
-    said = capsys.readouterr().out
-    for name in ("tables.md", "accuracy-numbers.svg", "entropy-characters-softmax.svg"):
-        assert name in said
+    for verb, name in (("tables", "tables.md"), ("figures", "entropy-characters-softmax.svg")):
+        (tmp_path / name).unlink()
+        assert _run("--output", str(tmp_path), verb=verb) == 0
+        assert f"Written: {tmp_path / name}" in capsys.readouterr().out
         assert (tmp_path / name).exists()
 
 
@@ -71,8 +78,11 @@ def test_a_pretrained_model_is_fine_tuned(rank: str, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--algorithms", "bogosort"], "got 'bogosort'"),
-        (["--algorithms", "minimum:3"], "expected a largest size from 4 for minimum, got '3'"),
-        (["--attention", "hard"], "expected 'all', or some of softmax, paper"),
+        (
+            ["--algorithms", "minimum:3"],
+            "expected a largest size of at least 4 for minimum, got '3'",
+        ),
+        (["--attention", "hard"], "attention: expected some of softmax, paper"),
         (["--tokenizer", "words"], "tokenizer: expected one of numbers, characters"),
         (["--steps", "2", "--minutes", "1"], "expected one of --minutes and --steps"),
         (["--model", "no/such/folder", "--steps", "1"], "no/such/folder: there is no such folder"),
@@ -94,10 +104,11 @@ def test_a_time_sets_the_steps(tmp_path: Path) -> None:
     assert _run(*options) == 0
     table = Table.load(tmp_path / "table.json")
     assert table.recipes["numbers-softmax"]["steps"] >= 1
-    assert table.command.startswith("sharpmax reproduce clrs-text --algorithms minimum:5 --minutes")
+    assert table.command.startswith("python -m experiments.clrs_text run --algorithms minimum:5")
+    assert " --minutes 0.01 --seeds 1 --each 1" in table.command
 
 
 def test_groups_of_algorithms_are_all_of_them() -> None:
-    some, others, every = (chosen_lengths(name, None) for name in ("some", "others", "all"))
+    some, others, every = (lengths_of(name, None) for name in ("some", "others", "all"))
     assert (len(some), len(others), len(every)) == (8, 22, 30)
     assert {**some, **others} == every

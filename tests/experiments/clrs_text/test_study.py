@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.clrs_text.arms import arms_of, small_recipe
-from experiments.clrs_text.records import Table
-from experiments.clrs_text.study import Settings, Study, load_entropy, steps_within
+from experiments.clrs_text.recipe import arms_of, small_recipe
+from experiments.clrs_text.records import Table, load_entropy
+from experiments.clrs_text.study import Settings, Study, steps_within
 from experiments.clrs_text.task import shared_inputs
 from sharpmax._files import DamagedFileError, SettingsChangedError
 
@@ -91,7 +91,7 @@ def test_entropy_of_the_heads_is_measured_and_kept(tmp_path: Path) -> None:
 def test_tests_share_no_input_with_training(tmp_path: Path) -> None:
     study = Study(tmp_path, _SETTINGS, "a command")
     asked = [one.question for test in study.tests.values() for one in test.examples]
-    assert not shared_inputs(study._questions(), asked)
+    assert not shared_inputs(study._training_questions(), asked)
     inside, beyond = study.tests.values()
     assert (inside.each, beyond.each) == (4 * _SETTINGS.each, _SETTINGS.each)
     for test, further in ((inside, False), (beyond, True)):

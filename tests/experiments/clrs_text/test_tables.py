@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.clrs_text.figures import draw_accuracy, draw_all, draw_entropy
-from experiments.clrs_text.records import Record, Table
-from experiments.clrs_text.tables import Way, label_of, learnt, slopes, tables
+from experiments.clrs_text.figures import draw_entropy, figures
+from experiments.clrs_text.records import ENTROPY, Record, Table
+from experiments.clrs_text.tables import pages, slopes, tables
+from experiments.clrs_text.view import View, Way, label_of
+from sharpmax._files import write_sealed
 
+_COMMAND = "python -m experiments.clrs_text run"
 _SIZES = (8, 16, 24, 32, 48, 64)
 
 
@@ -35,9 +38,9 @@ def _table() -> Table:
                     right += gain * (method == "paper" and n > 16)
                     shares = tuple(max(0.0, right - 0.01 * seed * (n > 16)) for seed in range(3))
                     records.append(_record(method, trained_with, tokenizer, name, n, shares))
-    lengths = {"minimum": (8, 16), "quicksort": (8, 16), "bfs": (8, 16)}
-    settings = {"times": [1.5, 2, 3, 4]}
-    return Table("sharpmax reproduce clrs-text", (0, 1, 2), {}, tuple(records), lengths, settings)
+    lengths = {"minimum": [8, 16], "quicksort": [8, 16], "bfs": [8, 16]}
+    settings = {"times": [1.5, 2, 3, 4], "lengths": lengths}
+    return Table(_COMMAND, (0, 1, 2), {}, tuple(records), settings=settings)
 
 
 def _entropy() -> dict[str, Any]:
@@ -50,65 +53,82 @@ def _entropy() -> dict[str, Any]:
         "mean": mean.tolist(),
         "deviation": (0.1 * mean).tolist(),
     }
-    return {"command": "", "arms": {"numbers-softmax": entry}}
+    return {"command": _COMMAND, "arms": {"numbers-softmax": entry}}
 
 
-def test_tables_say_what_was_measured() -> None:
-    table = _table()
-    assert learnt(table, "numbers") == ["minimum", "quicksort"]
-    found = tables(table, _entropy())
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of results."""
+    _table().save(tmp_path / "table.json")
+    write_sealed(tmp_path / "entropy.json", ENTROPY, _entropy())
+    return tmp_path
+
+
+def test_a_view_averages_and_compares() -> None:
+    view = View(_table(), "numbers")
+    assert view.learned == ["minimum", "quicksort"]
+    softmax, paper = Way("softmax", "softmax"), Way("softmax", "paper")
+    assert view.shares(softmax, ["bfs"], "training") == pytest.approx((0.4, 0.4, 0.4))
+    assert view.shares(softmax, ["bfs"], 2) == pytest.approx((0.2, 0.19, 0.18))
+    assert view.shares(softmax, ["minimum", "bfs"], 1.0) == pytest.approx((0.695,) * 3)
+    beyond = np.mean([view.shares(paper, ["bfs"], times) for times in (1.5, 2, 3, 4)], axis=0)
+    assert view.shares(paper, ["bfs"], "beyond") == pytest.approx(tuple(beyond))
+    assert view.gain(paper, ["bfs"], 1.0) == (0.0, 1.0)
+    assert view.shares(Way("paper", "paper"), ["bfs"], 1.0) == ()
+    assert view.gain(Way("paper", "paper"), ["bfs"], 1.0) == (None, None)
+
+
+def test_tables_show_what_was_measured(folder: Path) -> None:
+    found = tables(folder)
     assert list(found) == [
-        "clrs-text-learnt",
+        "clrs-text-learned",
         "clrs-text-answer",
         "clrs-text-inference",
-        "clrs-text-inference-tokens",
-        "clrs-text-sizes-numbers",
-        "clrs-text-tokens-numbers",
-        "clrs-text-gains-numbers",
-        "clrs-text-token-gains-numbers",
-        "clrs-text-algorithms-numbers",
-        "clrs-text-sizes-characters",
-        "clrs-text-tokens-characters",
-        "clrs-text-gains-characters",
-        "clrs-text-token-gains-characters",
-        "clrs-text-algorithms-characters",
+        "clrs-text-sizes",
+        "clrs-text-gains",
         "clrs-text-dispersion",
     ]
-    assert "| minimum | 8 to 16 | **99.0** | 99.50 | **99.0** |" in found["clrs-text-learnt"]
-    assert "| bfs | 8 to 16 | 40.0 | 70.0 | 40.0 | 70.0 |" in found["clrs-text-learnt"]
+    assert "| minimum | 8 to 16 | **99.0** | 99.50 | **99.0** |" in found["clrs-text-learned"]
+    assert "| bfs | 8 to 16 | 40.0 | 70.0 | 40.0 | 70.0 |" in found["clrs-text-learned"]
     inference = found["clrs-text-inference"]
     assert "| numbers | softmax | 96.0 ± 0.0 |  | 63.0 ± 1.0 |" in inference
     assert "|  | paper's rule | +0.0 | 1 | +10.0 |" in inference
     assert "|  | paper's rule | +0.0 | 1 | -10.0 |" in inference
-    assert "mean over the algorithms learnt with every tokenizer (minimum, quicksort)" in inference
-    assert "|  | paper's rule | +0.0 | 1 | +5.0 |" in found["clrs-text-inference-tokens"]
+    assert "over the algorithms learned with every tokenizer (minimum, quicksort)" in inference
     answer = found["clrs-text-answer"]
-    assert (
-        "| numbers | paper's rule, at inference alone | in training | none | none | 3 |" in answer
-    )
+    assert "| numbers | paper's rule, inference only | training | none | none | 3 |" in answer
     assert "|  |  | beyond | none | bfs -9.8 | 2 |" in answer
-    sizes = found["clrs-text-sizes-numbers"]
-    assert "| paper's rule, at inference alone | 96.0 ± 0.0 | 1 |" in sizes
-    assert "mean over the algorithms learnt (minimum, quicksort); sizes" in sizes
-    tokens = found["clrs-text-tokens-numbers"]
-    assert "| softmax | 98.0 ± 0.0 |" in tokens
-    assert "Percent of the tokens of answers that are right" in tokens
-    gains = found["clrs-text-gains-numbers"]
+    sizes = found["clrs-text-sizes"]
+    assert "| paper's rule, inference only | 96.0 ± 0.0 | 1 |" in sizes
+    assert "over the learned algorithms (minimum, quicksort)." in sizes
+    gains = found["clrs-text-gains"]
     assert "| quicksort | 39.7 ± 1.0 | +10.0 | +0.0 |" in gains
-    assert "| all that are learnt | 41.0 ± 1.0 | +10.0 | +0.0 |" in gains
-    assert "| bfs | 16.5 ± 1.0 | **-9.8** | +0.0 |" in found["clrs-text-gains-characters"]
+    assert "| all learned | 41.0 ± 1.0 | +10.0 | +0.0 |" in gains
     assert "| numbers-softmax | 0 |" in found["clrs-text-dispersion"]
     for text in found.values():
-        assert "Written by `sharpmax reproduce clrs-text`." in text
+        assert f"Written by `{_COMMAND}`." in text
 
 
-def test_where_nothing_is_learnt_it_says_so() -> None:
+def test_pages_have_the_longer_tables(folder: Path) -> None:
+    found = pages(folder)
+    assert list(found) == ["algorithms.md", "tokens.md"]
+    algorithms, tokens = found.values()
+    assert "| bfs | 16.5 ± 1.0 | **-9.8** | +0.0 |" in algorithms
+    assert "| bfs | softmax | 40.0 ± 0.0 |" in algorithms
+    assert "|  | paper's rule | +0.0 | 1 | +5.0 |" in tokens
+    assert "| softmax | 98.0 ± 0.0 |" in tokens
+    assert "Correct answer tokens in percent" in tokens
+    _table().save(folder / "others" / "table.json")
+    assert "| minimum | 8 to 16 | **99.0** |" in pages(folder)["others.md"]
+
+
+def test_where_nothing_is_learned_the_caption_says_so(tmp_path: Path) -> None:
     table = _table()
     few = tuple(table.select(algorithm="bfs"))
-    found = tables(replace(table, records=few, lengths={"bfs": (8, 16)}))
-    assert (
-        "mean over all algorithms, since none is learnt to 90%" in found["clrs-text-sizes-numbers"]
-    )
+    settings = {**table.settings, "lengths": {"bfs": [8, 16]}}
+    replace(table, records=few, settings=settings).save(tmp_path / "table.json")
+    found = tables(tmp_path)
+    assert "over all algorithms, because none is learned to 90%" in found["clrs-text-sizes"]
     assert "clrs-text-dispersion" not in found
 
 
@@ -119,22 +139,19 @@ def test_slopes_are_those_of_the_curves() -> None:
 
 def test_labels() -> None:
     assert label_of(Way("softmax", "softmax")) == "softmax"
-    assert label_of(Way("ssmax", "ssmax")) == "SSMax, trained in"
-    assert label_of(Way("softmax", "exponential")) == "exponential law, at inference alone"
+    assert label_of(Way("ssmax", "ssmax")) == "SSMax, trained"
+    assert label_of(Way("softmax", "exponential")) == "exponential law, inference only"
 
 
-def test_every_figure_is_drawn(tmp_path: Path) -> None:
-    drawn = draw_all(_table(), _entropy(), tmp_path / "figures")
+def test_every_figure_is_drawn(folder: Path) -> None:
+    drawn = figures(folder)
     assert [path.name for path in drawn] == [
         "accuracy-numbers.svg",
         "accuracy-characters.svg",
         "entropy-numbers-softmax.svg",
     ]
-    text = drawn[0].read_text(encoding="utf-8")
-    assert "<svg" in text
-    again = draw_accuracy(_table(), tmp_path / "again.svg", "numbers")
-    assert again.read_text(encoding="utf-8") == text
+    texts = [path.read_text(encoding="utf-8") for path in drawn]
+    assert all("<svg" in text for text in texts)
+    assert [path.read_text(encoding="utf-8") for path in figures(folder)] == texts
     entry = _entropy()["arms"]["numbers-softmax"]
-    assert draw_entropy(entry, tmp_path / "entropy.png", "numbers-softmax").exists()
-    with pytest.raises(LookupError, match="no tokenizer 'words'"):
-        draw_accuracy(_table(), tmp_path / "none.svg", "words")
+    assert draw_entropy(entry, folder / "entropy.png", "numbers-softmax").exists()

@@ -73,9 +73,9 @@ def test_progress_and_refusals(tmp_path: Path) -> None:
     assert [(at.step, at.steps) for at in reports] == [(10, 12), (12, 12)]
     assert all(at.speed > 0 for at in reports)
     train(recipe, 0, tmp_path, on_progress=lambda _: pytest.fail("trained again"))
-    with pytest.raises(SettingsChangedError, match="began with seed 0, not 1"):
+    with pytest.raises(SettingsChangedError, match="has seed 0, not 1"):
         train(recipe, 1, tmp_path)
-    with pytest.raises(SettingsChangedError, match="began with recipe"):
+    with pytest.raises(SettingsChangedError, match="has recipe"):
         train(replace(recipe, batch=5), 0, tmp_path)
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(DamagedFileError):

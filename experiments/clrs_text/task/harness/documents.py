@@ -1,11 +1,11 @@
-"""What the descriptions of the tasks ask for: the questions, and their scores."""
+"""The functions that the task descriptions name: questions and scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.clrs_text.task._answers import is_right
+from experiments.clrs_text.task._examples import is_correct
 from experiments.clrs_text.task._held_out import held_out
 from sharpmax._extras import require
 
@@ -23,10 +23,10 @@ ALGORITHMS = (
     "segments_intersect",
     "task_scheduling",
 )
-"""Those whose questions and answers grow no faster than the input, unless others are named."""
+"""Default algorithms: their questions and answers grow no faster than the input."""
 
 LENGTHS = (4, 8, 16, 32, 64)
-"""Sizes of the inputs, unless others are named."""
+"""Default input sizes."""
 
 
 def records(
@@ -37,15 +37,14 @@ def records(
     seed: int = 0,
     use_hints: bool = False,
 ) -> list[dict[str, Any]]:
-    r"""The questions of a task, as plain dicts.
+    r"""Draw the questions of a task, as plain dicts.
 
     Args:
         algorithms: Names of algorithms.
         lengths: Sizes of the inputs.
-        each: How many questions of each algorithm at each length; fewer where there are not so
-            many different ones.
+        each: Questions per algorithm and length; fewer where there are not that many.
         seed: The same seed gives the same questions.
-        use_hints: Whether answers begin with the trace of the algorithm.
+        use_hints: Whether answers start with the trace of the algorithm.
 
     Returns:
         The questions, all of the split "test".
@@ -60,13 +59,13 @@ def records(
 
 
 def documents(**settings: Any) -> dict[str, Any]:
-    """The questions as the harness takes them.
+    """Draw the questions in the form that the harness expects.
 
     Args:
-        **settings: Those of `records`. The harness adds some of its own, which say nothing here.
+        **settings: The arguments of `records`. Other settings, which the harness adds, are ignored.
 
     Returns:
-        A dataset for the one split that there is.
+        A dataset for the split "test".
 
     Raises:
         MissingExtraError: datasets is not installed.
@@ -79,18 +78,18 @@ def documents(**settings: Any) -> dict[str, Any]:
 
 
 def process_results(document: Mapping[str, Any], results: Sequence[str]) -> dict[str, float]:
-    r"""Score what a model wrote: once for its length and once among all.
+    r"""Score a generated answer, overall and for its length.
 
     Args:
-        document: One of the questions.
-        results: What the model wrote, the first of which counts.
+        document: The question.
+        results: The generated answers; only the first counts.
 
     Returns:
-        The score, 0 or 1, by the names of the metrics.
+        The score, 0 or 1, by metric.
 
     Example:
         >>> process_results({"answer": "0, 3 | 3\n\n", "length": 16}, ["0, 0 | 3"])
         {'exact_match': 1.0, 'length_016': 1.0}
     """
-    right = float(is_right(results[0], document["answer"]))
-    return {"exact_match": right, f"length_{document['length']:03d}": right}
+    correct = float(is_correct(results[0], document["answer"]))
+    return {"exact_match": correct, f"length_{document['length']:03d}": correct}

@@ -6,8 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.clrs_text.task import Stream, algorithms, example, examples
-from experiments.clrs_text.task._examples import drawn_input, split_of
+from experiments.clrs_text.task import Stream, algorithms, example, examples, score
+from experiments.clrs_text.task._examples import (
+    drawn_input,
+    is_correct,
+    split_of,
+    without_trace,
+)
 from experiments.clrs_text.task._generator import draw
 from sharpmax import MissingExtraError
 
@@ -70,11 +75,11 @@ def test_algorithms_take_turns_at_their_lengths() -> None:
 
 
 def test_what_cannot_be_drawn_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="algorithms, lengths: expected one of each"):
+    with pytest.raises(ValueError, match="algorithms, lengths: expected at least one of each"):
         next(examples([], [4], seed=0))
     with pytest.raises(ValueError, match=r"lengths: expected those of all.*, got none of dfs"):
         next(examples(["bfs", "dfs"], {"bfs": [4]}, seed=0))
-    with pytest.raises(ValueError, match="question: expected an algorithm, an input"):
+    with pytest.raises(ValueError, match="question: expected three lines"):
         drawn_input("What is the minimum of 1 and 2?")
     with pytest.raises(ValueError, match="split: expected one of train, test, got 'dev'"):
         example("bfs", 4, seed=0, split="dev")
@@ -107,3 +112,31 @@ def test_a_stream_for_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"needs datasets.*sharpmax\[harness\]"):
         stream.to_datasets()
+
+
+@pytest.mark.parametrize("use_hints", [False, True])
+def test_every_answer_is_correct_for_its_own_question(use_hints: bool) -> None:
+    for one in examples(algorithms(), 5, seed=4, use_hints=use_hints, count=30):
+        assert score(one.answer, one)
+        # What a model writes after the answer does not count, and a missing end does not either.
+        assert score(one.answer + "minimum:\nkey", one)
+        assert score(one.answer.rstrip(), one)
+        assert not score("", one)
+        assert not score(one.answer.rstrip() + "0", one)
+
+
+def test_behind_a_trace_only_the_answer_counts() -> None:
+    answer = "[1 0], [1 1] | [0 1]\n\n"
+    assert without_trace(answer) == "[0 1]"
+    assert is_correct("[0 0] | [0 1]\n\n", answer)
+    assert is_correct(" | [0 1]", answer)
+    assert not is_correct("[0 1]", answer)
+    assert not is_correct("[1 0], [1 1]", answer)
+    assert not is_correct("[0 1] | [1 1]\n\n", answer)
+    assert not is_correct("[0 1] | [0 1] | [1 1]", answer)
+
+
+def test_without_a_trace_the_line_is_the_answer() -> None:
+    assert is_correct("0, 3", "0, 3\n\n")
+    assert not is_correct("1 | 0, 3", "0, 3\n\n")
+    assert not is_correct("\n0, 3", "0, 3\n\n")

@@ -19,7 +19,7 @@ from experiments.clrs_text.task._generator import MissingGeneratorError, draw
 from sharpmax import MissingExtraError
 
 FIXTURE = json.loads((Path(__file__).parent / "strings.json").read_text(encoding="utf-8"))
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 DRAW_QUIETLY = """
 import logging, sys
@@ -93,7 +93,7 @@ def test_what_is_missing_is_said_with_both_commands(
         for line in (ROOT / "requirements/clrs.txt").read_text().splitlines()
         if not line.startswith("#")
     )
-    commands = f"pip install 'sharpmax[clrs]' && pip install --no-deps {pin}"
+    commands = f"pip install 'sharpmax[experiments]' && pip install --no-deps {pin}"
     assert str(caught.value) == f"CLRS-Text needs {missing}, which is not installed: {commands}"
     assert isinstance(caught.value, MissingExtraError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -64,7 +64,7 @@ def test_every_number_of_the_ranges_has_a_token() -> None:
     ]:
         assert len(tokenizer.encode(number)) == 1
     for number in ["1.001", "-1.001", "21", "-2", "0.1234", "0.50"]:
-        with pytest.raises(ValueError, match=f"what Numbers has tokens for, got '{number}'"):
+        with pytest.raises(ValueError, match=f"expected tokens of Numbers, got '{number}'"):
             tokenizer.encode(f"[0.1 {number}]")
     assert "-0.0" not in Numbers(decimals=(0, 1)).vocabulary
 
@@ -78,9 +78,7 @@ def test_special_tokens(tokenizer: Characters) -> None:
     assert tokenizer.decode([*ended, tokenizer.pad]) == "[1 0]\n\n"
     # It is what the other tasks take as a tokenizer.
     assert encode(tokenizer, "[1 0]") == tuple(tokenizer.encode("[1 0]"))
-    with pytest.raises(
-        ValueError, match=f"what {type(tokenizer).__name__} has tokens for, got 'é'"
-    ):
+    with pytest.raises(ValueError, match=f"expected tokens of {type(tokenizer).__name__}, got 'é'"):
         tokenizer.encode("é")
 
 

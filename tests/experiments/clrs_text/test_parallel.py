@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.clrs_text import side_by_side
-from experiments.clrs_text.arms import arms_of, small_recipe
+from experiments.clrs_text import parallel
+from experiments.clrs_text.parallel import run_in_parallel
+from experiments.clrs_text.recipe import arms_of, small_recipe
 from experiments.clrs_text.records import Table
-from experiments.clrs_text.side_by_side import run_side_by_side
 from experiments.clrs_text.study import Settings, Study
 
 _LENGTHS = {"minimum": (4, 6)}
@@ -20,37 +20,37 @@ _SETTINGS = Settings((0, 3), _LENGTHS, each=3)
 _RECIPE = replace(small_recipe(_LENGTHS, quick=True), steps=2)
 
 
-def test_it_comes_to_the_same(tmp_path: Path) -> None:
+def test_the_table_is_the_same(tmp_path: Path) -> None:
     arms = arms_of(_RECIPE, ["paper", "ssmax"])
     alone = Study(tmp_path / "alone", _SETTINGS, "a command")
     for arm in arms:
         alone.run(arm)
     together = Study(tmp_path / "together", _SETTINGS, "a command")
-    told: dict[tuple[str, int], list[object]] = defaultdict(list)
-    run_side_by_side(
+    reported: dict[tuple[str, int], list[object]] = defaultdict(list)
+    run_in_parallel(
         together,
         arms,
         2,
-        lambda arm, seed, at: told[arm.name, seed].append(at.step),
-        lambda arm, seed, method: told[arm.name, seed].append(method),
+        lambda arm, seed, at: reported[arm.name, seed].append(at.step),
+        lambda arm, seed, method: reported[arm.name, seed].append(method),
     )
     assert Table.load(together.table_path).records == alone.table.records
-    assert told == {
+    assert reported == {
         **{("numbers-softmax", seed): [2, "softmax", "paper"] for seed in (0, 3)},
         **{(f"numbers-{name}", seed): [2, name] for name in ("paper", "ssmax") for seed in (0, 3)},
     }
 
 
-def test_what_fails_in_a_process_fails_here(tmp_path: Path) -> None:
+def test_a_failure_in_a_process_is_raised(tmp_path: Path) -> None:
     study = Study(tmp_path, _SETTINGS, "a command")
     arms = arms_of(replace(_RECIPE, learning_rate=float("inf")), ["paper"])
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        run_side_by_side(study, arms, 2)
+        run_in_parallel(study, arms, 2)
     assert not study.table.records
 
 
-def test_a_process_ends_with_the_one_that_began_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: queue.Queue[object] = queue.Queue()
+def test_a_process_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: queue.Queue[object] = queue.Queue()
     alive = True
 
     class Parent:
@@ -64,12 +64,12 @@ def test_a_process_ends_with_the_one_that_began_it(monkeypatch: pytest.MonkeyPat
             on_training("at a step")
 
     monkeypatch.setattr(multiprocessing, "parent_process", Parent)
-    monkeypatch.setitem(side_by_side._here, "said", said)
-    monkeypatch.setitem(side_by_side._here, "study", Trains())
+    monkeypatch.setitem(parallel._worker, "messages", messages)
+    monkeypatch.setitem(parallel._worker, "study", Trains())
     (arm,) = arms_of(_RECIPE, [])
-    side_by_side._train_and_test(arm, 3)
-    assert said.get() == (arm, 3, "at a step")
+    parallel._train_and_test(arm, 3)
+    assert messages.get() == (arm, 3, "at a step")
     alive = False
     with pytest.raises(SystemExit):
-        side_by_side._train_and_test(arm, 3)
-    assert said.empty()
+        parallel._train_and_test(arm, 3)
+    assert messages.empty()

@@ -1,4 +1,4 @@
-"""Trainings side by side: each a process of its own, with its share of the cores."""
+"""Parallel trainings: one process per training, each with its share of the cores."""
 
 from __future__ import annotations
 
@@ -12,46 +12,45 @@ from typing import Any
 
 import torch
 
-from experiments.clrs_text.arms import Arm
+from experiments.clrs_text.recipe import Arm
 from experiments.clrs_text.study import Settings, Study
 from experiments.clrs_text.training import Progress
 from experiments.common.allocator import keep_freed_memory
 
-__all__ = ["run_side_by_side"]
+__all__ = ["run_in_parallel"]
 
-# Seconds from one look at what the processes say to the next.
-_LOOK = 0.5
-# What a process knows: the run, and where it says how far it is.
-_here: dict[str, Any] = {}
+# Seconds between checks for messages of the processes.
+_INTERVAL = 0.5
+# The state of a worker process: the run, and the queue for its messages.
+_worker: dict[str, Any] = {}
 
 
-def run_side_by_side(
+def run_in_parallel(
     study: Study,
     arms: Sequence[Arm],
     jobs: int,
     on_training: Callable[[Arm, int, Progress], None] = lambda *_: None,
     on_testing: Callable[[Arm, int, str], None] = lambda *_: None,
 ) -> None:
-    """Train and test arms, several seeds at a time, and add them to the table of a run.
-
-    What comes out is the same as with `Study.run`, arm by arm.
+    """Train and test arms, several seeds at a time; the result equals that of `Study.run`.
 
     Args:
         study: The run.
-        arms: What to train and test.
-        jobs: How many at a time; a small model gains more from this than from several threads.
-        on_training: Called during training, with the arm and the seed.
+        arms: The arms.
+        jobs: Number of processes; a small model gains more from processes than from threads.
+        on_training: Called during training, with the arm, the seed and the progress.
         on_testing: Called before each test, with the arm, the seed and the method.
 
     Raises:
         SettingsChangedError: An arm was trained with another recipe.
-        FloatingPointError: A loss became infinite.
+        FloatingPointError: A loss is no longer finite.
     """
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
-        said = manager.Queue()
-        told = (said, max(1, (os.cpu_count() or 1) // jobs), study.folder, study.settings)
-        with ProcessPoolExecutor(jobs, context, _begin, told) as pool:
+        messages = manager.Queue()
+        threads = max(1, (os.cpu_count() or 1) // jobs)
+        arguments = (messages, threads, study.folder, study.settings)
+        with ProcessPoolExecutor(jobs, context, _start, arguments) as pool:
             work = [
                 pool.submit(_train_and_test, arm, seed)
                 for arm in arms
@@ -60,8 +59,8 @@ def run_side_by_side(
             ]
             try:
                 while not all(each.done() for each in work):
-                    _hand_on(said, on_training, on_testing)
-                _hand_on(said, on_training, on_testing)
+                    _forward(messages, on_training, on_testing)
+                _forward(messages, on_training, on_testing)
                 for each in work:
                     each.result()
             except BaseException:
@@ -71,38 +70,38 @@ def run_side_by_side(
         study.run(arm)
 
 
-def _hand_on(
-    said: Any,
+def _forward(
+    messages: Any,
     on_training: Callable[[Arm, int, Progress], None],
     on_testing: Callable[[Arm, int, str], None],
 ) -> None:
-    """Hand on what processes said, until none has said anything for a while."""
+    """Forward messages of the processes until none has arrived for a while."""
     while True:
         try:
-            arm, seed, what = said.get(timeout=_LOOK)
+            arm, seed, message = messages.get(timeout=_INTERVAL)
         except queue.Empty:
             return
-        if isinstance(what, str):
-            on_testing(arm, seed, what)
+        if isinstance(message, str):
+            on_testing(arm, seed, message)
         else:
-            on_training(arm, seed, what)
+            on_training(arm, seed, message)
 
 
-def _begin(said: Any, threads: int, folder: Path, settings: Settings) -> None:
-    """Make a process ready."""
+def _start(messages: Any, threads: int, folder: Path, settings: Settings) -> None:
+    """Prepare a worker process."""
     keep_freed_memory()
     torch.set_num_threads(threads)
-    _here.update(said=said, study=Study(folder, settings, "", resume=True))
+    _worker.update(messages=messages, study=Study(folder, settings, "", resume=True))
 
 
 def _train_and_test(arm: Arm, seed: int) -> None:
-    """Train and test a seed of an arm; what comes out is in its folder."""
+    """Train and test one seed of an arm; the results are in its folder."""
 
-    def say(what: Progress | str) -> None:
+    def send(message: Progress | str) -> None:
         parent = multiprocessing.parent_process()
         if parent is not None and not parent.is_alive():
-            # Killed, it could not end this process; the checkpoint stays.
+            # A killed parent cannot stop this process. The checkpoint stays.
             raise SystemExit(1)
-        _here["said"].put((arm, seed, what))
+        _worker["messages"].put((arm, seed, message))
 
-    _here["study"].train_and_test(arm, seed, say, say)
+    _worker["study"].train_and_test(arm, seed, send, send)
