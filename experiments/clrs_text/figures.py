@@ -60,9 +60,11 @@ def draw_accuracy(view: View, path: str | Path) -> Path:
     names = view.algorithms
     columns = min(_COLUMNS, len(names))
     count = math.ceil(len(names) / columns)
+    in_legend = max(1, columns - 1)
+    legend = 0.2 + 0.18 * math.ceil(len(view.ways) / in_legend)  # Its height in inches.
     with rc_context(_SETTINGS):
         # Without pyplot: needs no display and leaves no global state.
-        figure = Figure(figsize=(2.7 * columns + 0.4, 2.1 * count + 1.3))
+        figure = Figure(figsize=(2.7 * columns + 0.4, 2.3 * count + legend))
         panels = figure.subplots(count, columns, squeeze=False, sharey=True).flatten()
         for panel, name in zip(panels, names, strict=False):
             _draw_algorithm(panel, view, name)
@@ -71,8 +73,10 @@ def draw_accuracy(view: View, path: str | Path) -> Path:
         for panel in panels[::columns]:
             panel.set_ylabel("accuracy, percent", fontsize=8.5)
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.tight_layout(rect=(0, 0.75 / figure.get_size_inches()[1], 1, 1))
-        figure.legend(handles, labels, loc="lower center", ncols=3, fontsize=8.4, frameon=False)
+        figure.tight_layout(rect=(0, legend / figure.get_size_inches()[1], 1, 1))
+        figure.legend(
+            handles, labels, loc="lower center", ncols=in_legend, fontsize=8.4, frameon=False
+        )
         return _style.save(figure, path)
 
 
@@ -100,6 +104,7 @@ def _draw_algorithm(panel: Any, view: View, name: str) -> None:
         )
         _fill(panel, sizes, means, spread, shape.color, 0.12)
     panel.set_title(name.replace("_", " "), fontsize=9.5)
+    panel.set_xlabel("input size", fontsize=8.5)
     panel.set_xlim(0, None)
     panel.set_ylim(-3, 103)
     panel.grid(visible=True)
@@ -132,7 +137,10 @@ def draw_entropy(entry: Mapping[str, Any], path: str | Path, name: str) -> Path:
                 line = panel.plot(visible, mean, linewidth=1.4)[0]
                 _fill(panel, visible, mean, deviation, line.get_color(), 0.1)
             panel.set_title(f"layer {layer}: slope {slope.mean():.2f}", fontsize=9.5)
-            panel.set_xscale("log", base=2)
+            panel.set_xscale("log")
+            panel.set_xticks(visible, [f"{tokens:.0f}" for tokens in visible])
+            panel.minorticks_off()
+            panel.set_ylim(0, None)
             panel.set_xlabel("visible tokens", fontsize=8.5)
             panel.grid(visible=True)
             panel.tick_params(labelsize=8)

@@ -103,7 +103,7 @@ def change_of(
 
     "exponential" takes as the reference of each head the 95% quantile of its entropy on answers at
     the largest training sizes. It uses no labels and no larger sizes. "calibrated" fits one
-    strength per head of the same rule to answers at 1.5 times the largest training sizes.
+    strength per head of the same law to answers at 1.5 times the largest training sizes.
 
     Args:
         method: One of `AT_INFERENCE`.
