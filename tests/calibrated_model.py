@@ -1,4 +1,4 @@
-"""A tiny model, one of whose heads can be spoilt, and a loss that says how far it is from whole."""
+"""A tiny model in which one head can be spoilt, and its distance from the intact model."""
 
 from __future__ import annotations
 

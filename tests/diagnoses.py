@@ -1,4 +1,4 @@
-"""Diagnoses of models that there are not: heads with the slopes and verdicts that a test needs."""
+"""Made-up diagnoses: heads with the slopes and verdicts that a test needs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def record(layer: int, head: int, length: int, verdict: Verdict | None, kind: An
 
 
 def make_diagnosis(layers: list[list[Verdict | None]], **facts: Any) -> Diagnosis:
-    """A diagnosis with a verdict for each head of each layer."""
+    """Make a diagnosis with a verdict for each head of each layer."""
     records, heads = [], []
     for layer, verdicts in enumerate(layers):
         kind: Any = "sliding" if "local" in verdicts else "global"

@@ -22,7 +22,7 @@ TINY: dict[str, Any] = {
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
 }
-"""A decoder that only has to be there."""
+"""Settings of a decoder whose size does not matter."""
 
 _DECODER: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -66,7 +66,7 @@ _PAIR: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Family:
-    """How a tiny model of a family is made, and what it is."""
+    """How to build a tiny model of a family, and what to expect of it."""
 
     name: str
     model: str
@@ -74,10 +74,10 @@ class Family:
     settings: dict[str, Any] = field(hash=False)
     kind: str = "decoder"
     kinds: tuple[str, ...] = ("global", "global")
-    """Of its attention layers."""
+    """The kinds of its attention layers."""
 
     def build(self, seed: int = 0, **settings: Any) -> hf.PreTrainedModel:
-        """A new model whose attention is neither flat nor a single key."""
+        """Build a model whose attention is neither flat nor on a single key."""
         config = getattr(hf, self.config)(**{**self.settings, **settings})
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -90,7 +90,7 @@ class Family:
         return model.eval()
 
     def inputs(self, batch: int = 2, length: int = LENGTH) -> dict[str, Tensor]:
-        """Arguments of a call without padding."""
+        """Return the arguments of a call without padding."""
         generator = torch.Generator().manual_seed(length)
         tokens = torch.randint(4, VOCABULARY, (batch, length), generator=generator)
         if self.kind == "vision":
@@ -107,7 +107,7 @@ class Family:
 
 
 def result(model: hf.PreTrainedModel, **inputs: Any) -> Tensor:
-    """The last tensor that matters: logits, or the last hidden state."""
+    """Return the logits, or the last hidden state."""
     output = model(**inputs)
     return output.logits if "logits" in output else output.last_hidden_state
 
@@ -240,12 +240,12 @@ GENERATORS = [family for family in FAMILIES if family.kind in ("decoder", "pair"
 
 @cache
 def shared(name: str) -> hf.PreTrainedModel:
-    """One model of a family for all tests that leave it as it was."""
+    """Return the one model of a family that tests share if they do not change it."""
     return BY_NAME[name].build()
 
 
 def indexed() -> hf.PreTrainedModel:
-    """A model whose attention is told which keys to take."""
+    """Build a model that restricts its attention to chosen keys."""
     config = hf.DeepseekV32Config(
         **TINY, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=4,
         v_head_dim=4, first_k_dense_replace=2, n_routed_experts=2, index_n_heads=2,

@@ -1,4 +1,4 @@
-"""What passes the door of a model, and what should come out of it, the slow way."""
+"""The calls of a model's attention, and what each should return, computed the slow way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Passage:
 
 @contextmanager
 def watched() -> Iterator[list[Passage]]:
-    """Collect every call of the door within a block."""
+    """Collect every call of the attention interface within a block."""
     passages: list[Passage] = []
 
     def watching(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Folders with tiny models and a tokenizer that takes a character a token."""
+"""Folders with tiny models and a tokenizer with one token per character."""
 
 from __future__ import annotations
 
@@ -37,18 +37,24 @@ def save_llama(folder: Path, **settings: Any) -> Path:
 
 
 def others() -> dict[str, tuple[hf.PreTrainedModel, str]]:
-    """Models that are no causal language model with attention, and what is said of each."""
+    """Models that are not causal language models with attention, and what errors say of each."""
     few = {"vocab_size": 128, "hidden_size": 8, "num_hidden_layers": 1}
     bert = hf.BertConfig(**few, intermediate_size=8, num_attention_heads=2)
     t5 = hf.T5Config(vocab_size=128, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     return {
-        "encoder": (hf.BertModel(bert), "this one sees what comes after a token; give a decoder"),
-        "masked": (hf.BertForMaskedLM(bert), "this one sees what comes after a token"),
-        "headless": (hf.LlamaModel(hf.LlamaConfig(**SETTINGS)), "this one has no head for the"),
-        "pair": (hf.T5ForConditionalGeneration(t5), "this one reads two sequences; give a decoder"),
+        "encoder": (hf.BertModel(bert), "this one attends to later tokens; use a decoder"),
+        "masked": (hf.BertForMaskedLM(bert), "this one attends to later tokens"),
+        "headless": (
+            hf.LlamaModel(hf.LlamaConfig(**SETTINGS)),
+            "this one has no language-model head",
+        ),
+        "pair": (
+            hf.T5ForConditionalGeneration(t5),
+            "this one is an encoder-decoder; use a decoder",
+        ),
         "mamba": (
             hf.MambaForCausalLM(hf.MambaConfig(**few, state_size=2)),
-            "there is no attention layer in it",
+            "expected a model with attention layers, found none",
         ),
     }
 

@@ -178,7 +178,7 @@ def test_models_that_cannot_be_measured(tmp_path: Path, capsys: pytest.CaptureFi
     pair = hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=128, **small))
     for name, made, said in (
         ("mamba", hf.MambaForCausalLM(mamba), "there is no attention layer in it"),
-        ("t5", pair, "reads two sequences"),
+        ("t5", pair, "got the encoder-decoder"),
     ):
         folder = save(made, tmp_path / name)
         capsys.readouterr()

@@ -119,7 +119,7 @@ def test_answers_come_in_the_order_of_the_questions_and_progress_is_told() -> No
 
 @pytest.mark.parametrize("question", [ask([], [1]), ask([1], [])])
 def test_empty_questions_are_named(question: Question) -> None:
-    with pytest.raises(ValueError, match=r"questions\[1\]: expected tokens in prompt and answer"):
+    with pytest.raises(ValueError, match=r"questions\[1\]: expected a prompt and an answer"):
         answer(BY_NAME["llama"].build(), [ask([4], [5]), question])
 
 

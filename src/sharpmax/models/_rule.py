@@ -82,9 +82,9 @@ def changed(policy: Policy | None, gain: Sequence[float] | None, count: int) -> 
 def _on_heads(
     policy: Policy, heads: Collection[int], count: int | None
 ) -> tuple[Policy | None, Tensor | None]:
-    """The policy for some heads: switched off for the others, or with booleans beside it."""
+    """Return the policy with other heads switched off, or unchanged with a mask of heads."""
     if count is None:
-        raise ValueError("heads: the number of heads of a layer is not known: expected None")
+        raise ValueError("heads: expected None for a layer whose number of heads is unknown")
     wrong = [head for head in heads if not 0 <= head < count]
     if wrong:
         raise ValueError(f"heads: expected numbers from 0 to {count - 1}, got {wrong}")
