@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 import sharpmax
 from model_families import BY_NAME, TINY, result
 from sharpmax.models import CannotSharpenError
-from sharpmax.models._handle import NOT_CALLED
+from sharpmax.models._handle import NOT_CALLED, Sharpened, neutral_rules
 from sharpmax.models._interface import ATTRIBUTE, MASKED, NAME, STOCK
 from sharpmax.policies import Exponential, Hard, Identity, Paper
 
@@ -109,6 +109,27 @@ def test_a_failure_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         sharpmax.sharpen(model, POLICY)
     assert model.config._attn_implementation == "sdpa"
     assert not any(ATTRIBUTE in module.__dict__ for module in model.modules())
+
+
+def test_neutral_rules_compute_the_original_model_without_detaching(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = fresh()
+    before = answer(model)
+    with sharpmax.sharpen(model, POLICY) as sharpened:
+        sharp = answer(model)
+
+        def refuse(_: object) -> None:
+            raise AssertionError("attached again")
+
+        monkeypatch.setattr(Sharpened, "_attach", refuse)
+        with neutral_rules(sharpened):
+            assert sharpened.active
+            assert torch.equal(answer(model), before)
+        assert torch.equal(answer(model), sharp)
+        with pytest.raises(RuntimeError), neutral_rules(sharpened):
+            raise RuntimeError
+        assert torch.equal(answer(model), sharp)
 
 
 def test_disabled_after_restore_stays_restored() -> None:

@@ -13,6 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import sharpmax
 from model_passages import Passage, expected_output
+from sharpmax._attention import problem
 from sharpmax.models._interface import (
     ATTRIBUTE,
     MASKED,
@@ -23,7 +24,7 @@ from sharpmax.models._interface import (
     masked_attention_forward,
 )
 from sharpmax.models._rule import Rule
-from sharpmax.policies import Exponential, Policy
+from sharpmax.policies import Exponential, Hard, Policy
 
 REFERENCE = 0.5
 
@@ -218,6 +219,27 @@ def test_a_rank_uses_its_slice_of_the_rule(rank: int) -> None:
     torch.testing.assert_close(output, expected[:, :, mine])
     # A plan that leaves the attention whole on every rank.
     assert torch.equal(attention_forward(part, query, key, value, None)[0], expected)
+
+
+def test_a_call_is_translated_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+
+    def counting(place: str) -> Any:
+        def check(*arguments: Any, **options: Any) -> Any:
+            checked.append(place)
+            return original(*arguments, **options)
+
+        return check
+
+    original = problem.check
+    monkeypatch.setattr(sharpmax._attention, "check", counting("interface"))
+    monkeypatch.setattr(problem, "check", counting("attention"))
+    recorder = SimpleNamespace(record=lambda *_: None)
+    layer = module(recorder=recorder)
+    layer.__dict__[ATTRIBUTE].rule = Rule.make(Hard(), count=4, heads=[1])
+    # Recorded, sharpened, and compared with the plain heads, by the way that knows the cap.
+    attention_forward(layer, *tensors(), None, softcap=2.0)
+    assert checked == ["interface"]
 
 
 def test_a_recorder_sees_the_rows_and_changes_nothing() -> None:

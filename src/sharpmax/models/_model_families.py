@@ -16,26 +16,12 @@ from torch import nn
 Kind = Literal["global", "sliding", "chunked", "cross", "encoder"]
 KINDS: tuple[Kind, ...] = ("global", "sliding", "chunked", "cross", "encoder")
 
-IGNORED_ARGUMENTS = frozenset(
-    {
-        "cache_position",
-        "cu_seq_lens_k",
-        "cu_seq_lens_q",
-        "deterministic",
-        "logits_to_keep",
-        "max_length_k",
-        "max_length_q",
-        "num_items_in_batch",
-        "output_hidden_states",
-        "output_router_logits",
-        "position_ids",
-        "return_dict",
-        "seq_idx",
-        # The mask already contains the window.
-        "sliding_window",
-        "use_cache",
-    }
-)
+IGNORED_ARGUMENTS = {
+    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "logits_to_keep",
+    "max_length_k", "max_length_q", "num_items_in_batch", "output_hidden_states",
+    "output_router_logits", "position_ids", "return_dict", "seq_idx", "use_cache",
+    "sliding_window",  # The mask already contains the window.
+}  # fmt: skip
 """Arguments that families pass to their attention and that do not change its result."""
 
 _HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")

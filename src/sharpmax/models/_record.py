@@ -32,13 +32,7 @@ def record(model: nn.Module, recorder: Recorder, *, sink_role: SinkRole = "key")
     Example:
         >>> import sharpmax, torch
         >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> config = LlamaConfig(
-        ...     vocab_size=32,
-        ...     hidden_size=16,
-        ...     intermediate_size=16,
-        ...     num_hidden_layers=2,
-        ...     num_attention_heads=2,
-        ... )
+        >>> config = LlamaConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
         >>> model = LlamaForCausalLM(config).eval()
         >>> class Entropies:
         ...     def record(self, layer, statistics):

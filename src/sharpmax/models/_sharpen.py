@@ -77,13 +77,7 @@ def sharpen(
     Example:
         >>> import sharpmax, torch
         >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> config = LlamaConfig(
-        ...     vocab_size=32,
-        ...     hidden_size=16,
-        ...     intermediate_size=16,
-        ...     num_hidden_layers=2,
-        ...     num_attention_heads=2,
-        ... )
+        >>> config = LlamaConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
         >>> model = LlamaForCausalLM(config).eval()
         >>> with sharpmax.sharpen(model, sharpmax.policies.Exponential(1.0)) as sharpened:
         ...     logits = model(torch.arange(8)[None]).logits

@@ -187,7 +187,7 @@ def calibrate(
         selection = select(
             sharpened,
             parameters,
-            fitted.numbers,
+            fitted,
             task,
             guard[0] if guard else None,
             tolerance=tolerance,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,19 +46,6 @@ class Term:
         return list(found.values())
 
 
-@dataclass
-class Fit:
-    """The result of a fit.
-
-    Attributes:
-        numbers: [kinds of numbers, heads].
-        losses: mean loss of each term, per step.
-    """
-
-    numbers: Tensor
-    losses: list[list[float]] = field(default_factory=list)
-
-
 def fit(
     sharpened: Sharpened,
     parameters: HeadParameters,
@@ -69,22 +56,14 @@ def fit(
     shrink: float,
     seed: int,
     on_step: Callable[[int, int, list[float]], None] | None = None,
-) -> Fit:
-    """Fit the numbers of the heads with Adam, starting from no change.
+) -> Tensor:
+    """Fit the numbers of the heads with Adam, starting from no change: [kinds, heads].
 
-    Args:
-        sharpened: the model; its rules change during the fit.
-        parameters: what may change.
-        terms: the terms of the total loss.
-        steps: number of steps.
-        learning_rate: at the first step; it falls to zero along half a cosine.
-        shrink: weight of the sum of absolute values. It pulls numbers towards zero, but rarely to
-            exactly zero.
-        seed: seed of the order of the data.
-        on_step: called after each step with its number, the number of steps and the losses.
+    The learning rate falls to zero along half a cosine. `shrink` is the weight of the sum of
+    absolute values, which pulls numbers towards zero, but rarely to exactly zero. `on_step` is
+    called with the step, the number of steps and the mean loss of each term.
     """
     numbers = parameters.neutral().requires_grad_()
-    result = Fit(numbers)
     optimiser = torch.optim.Adam([numbers], lr=learning_rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     orders = [
@@ -102,11 +81,9 @@ def fit(
             schedule.step()
             with torch.no_grad():
                 numbers.copy_(parameters.project(numbers))
-            result.losses.append(losses)
             if on_step is not None:
                 on_step(step + 1, steps, losses)
-    result.numbers = numbers.detach()
-    return result
+    return numbers.detach()
 
 
 def gradients(

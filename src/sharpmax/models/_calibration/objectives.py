@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -231,25 +231,17 @@ def _accepts_masks(model: PreTrainedModel) -> bool:
     return all(layer.kind == "global" for layer in attention_layers(model))
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Several questions in one row of tokens.
-
-    Attributes:
-        ids: the tokens.
-        positions: their positions.
-        mask: which token sees which.
-        asked: the places whose next tokens belong to an answer.
-        targets: these next tokens.
-        counts: number of answer tokens per question.
-    """
+class _Row(NamedTuple):
+    """Several questions in one row of tokens: which token sees which, and where answers stand."""
 
     ids: Tensor
     positions: Tensor
     mask: Tensor
     asked: Tensor
+    """The places whose next tokens belong to an answer."""
     targets: Tensor
     counts: list[int]
+    """The number of answer tokens per question."""
 
 
 def _rows(questions: list[Asked], packs: bool) -> Iterator[_Row]:

@@ -74,15 +74,8 @@ class Calibration(Saved):
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> from sharpmax.models import Calibration
         >>> from sharpmax.policies import Exponential
-        >>> model = LlamaForCausalLM(
-        ...     LlamaConfig(
-        ...         vocab_size=32,
-        ...         hidden_size=16,
-        ...         intermediate_size=16,
-        ...         num_hidden_layers=2,
-        ...         num_attention_heads=2,
-        ...     )
-        ... )
+        >>> config = LlamaConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = LlamaForCausalLM(config)
         >>> calibration = Calibration.of(model, {1: Exponential([1.5, 2.0])}, lengths=[64, 512])
         >>> with TemporaryDirectory() as folder:
         ...     path = calibration.save(folder + "/llama.json")

@@ -109,17 +109,8 @@ def select(
     than good are reset. Of the rest, the best 100, 40 and 15 percent are tried, with 1, 0.75 and
     0.5 of their change. Keep the candidate that lowers the objective most, provided that it lowers
     it by more than two standard errors, and that the loss on ordinary text rises by no more than
-    the tolerance, with two standard errors added.
-
-    Args:
-        sharpened: the model.
-        parameters: what the numbers mean.
-        numbers: the fitted numbers.
-        task: the objective on the selection split.
-        text: ordinary text that has not been used either; None for no guard.
-        tolerance: largest increase of the loss on ordinary text, in nats.
-        on_step: called after each pass over the data with its number and the largest possible
-            number of passes.
+    the tolerance, with two standard errors added. `on_step` is called after each pass over the data
+    with its number and the largest possible number of passes.
     """
     terms = [task] if text is None else [task, text]
     passes = count(1)

@@ -97,13 +97,7 @@ def diagnose(
     Example:
         >>> import sharpmax, torch
         >>> from transformers import LlamaConfig, LlamaForCausalLM
-        >>> config = LlamaConfig(
-        ...     vocab_size=32,
-        ...     hidden_size=16,
-        ...     intermediate_size=16,
-        ...     num_hidden_layers=2,
-        ...     num_attention_heads=2,
-        ... )
+        >>> config = LlamaConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
         >>> model = LlamaForCausalLM(config)
         >>> tokens = torch.arange(256) % 32
         >>> diagnosis = sharpmax.diagnose(model, tokens, lengths=[32, 64, 128, 256])

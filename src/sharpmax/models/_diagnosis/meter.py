@@ -85,12 +85,7 @@ class Meter:
         self._size: int | None = None
 
     def begin(self, prefixes: Sequence[int], size: int | None = None) -> None:
-        """Expect a pass over tokens, and measure these prefixes of it.
-
-        Args:
-            prefixes: lengths of the prefixes.
-            size: store the rows under this size instead of the length.
-        """
+        """Expect a pass over tokens; measure prefixes of these lengths, stored under `size`."""
         self._prefixes = tuple(prefixes)
         self._size = size
 
