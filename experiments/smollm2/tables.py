@@ -15,7 +15,7 @@ from sharpmax.report.calibration.text import verdict_sentence
 from sharpmax.report.diagnosis import tables as diagnosis
 from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
 
-__all__ = ["dispersing_table", "headline_table", "load", "tables"]
+__all__ = ["dispersing_table", "headline_table", "load", "pages", "tables"]
 
 WORST = 8
 """Heads of the diagnosis in a table."""
@@ -56,6 +56,18 @@ def tables(results: Path) -> dict[str, str]:
     }
     markdown = {name: table.to_markdown() for name, table in found.items()}
     return markdown | {"smollm2-verdict": verdict_sentence(verdict)}
+
+
+def pages(results: Path) -> dict[str, str]:
+    """Return the tables that are too long for a document: Markdown by file name.
+
+    Args:
+        results: A folder with diagnosis.json, evaluation.json and families/*.json.
+    """
+    _, evaluation, _ = load(results)
+    found = (calibration.means_table(evaluation), calibration.changes_table(evaluation))
+    parts = [f"## {table.title}\n\n{table.to_markdown()}" for table in found]
+    return {"accuracy.md": "\n\n".join(["# SmolLM2: all tasks, arms and lengths", *parts])}
 
 
 def headline_table(evaluation: Evaluation, arms: Sequence[str]) -> Table:

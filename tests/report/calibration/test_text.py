@@ -92,11 +92,11 @@ def test_text_that_was_fitted_has_a_loss() -> None:
     verdict = judge(evaluation, _of_text())
     sentence = text.verdict_sentence(verdict)
     assert sentence.startswith("Sharpening helps. Changing the temperature of 4 heads (3 sharper")
-    assert "lowers the loss on 12 test windows from 3.0" in sentence
+    assert "lowers the loss on 12 test windows of text from 3.0" in sentence
     assert " nats per token to 2.9" in sentence
     assert f"({MINUS}0.050 nats, 95% interval {MINUS}0.05" in sentence
     nothing = judge(make_evaluation(cells=cells_of(["text"], [1024])), _of_text())
-    assert "nats per token on 12 test windows (differences: " in text.verdict_sentence(nothing)
+    assert "nats per token on 12 test windows of text (differences: " in text.verdict_sentence(nothing)
     chosen = text.choice_sentence(_of_text())
     assert "it lowers text loss by 1.008 nats, and by at least 0.600" in chosen
     exact = {"gain": replace(CALIBRATIONS["gain"], objective="share of wrong answers")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["Table", "fill", "signed"]
 
@@ -62,7 +62,9 @@ class Table:
             padding=(0, 1, 0, 0),
         )
         for column, name in enumerate(self.header):
-            table.add_column(name, justify="left" if column < self.words else "right")
+            # Fold long cells in a narrow terminal: an ellipsis would hide figures.
+            justify: Literal["left", "right"] = "left" if column < self.words else "right"
+            table.add_column(name, justify=justify, overflow="fold")
         for row in self.rows:
             table.add_row(*(_BOLD.sub(r"[bold]\1[/bold]", escape(cell)) for cell in row))
         return table

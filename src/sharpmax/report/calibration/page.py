@@ -59,10 +59,12 @@ def write_calibration_report(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    page = write_calibration_page(folder / "report.html", evaluation, calibrations)
+    figures = _figures(evaluation, calibrations)
+    page = _write_page(folder / "report.html", evaluation, calibrations, figures)
     table = folder / "table.md"
     table.write_text(_markdown(evaluation, calibrations), encoding="utf-8")
-    return [page, table, *draw_calibration(folder, evaluation, calibrations).values()]
+    drawn = [style.save(figure, folder / f"{name}.png") for name, figure in figures.items()]
+    return [page, table, *drawn]
 
 
 def write_calibration_page(
@@ -83,12 +85,20 @@ def write_calibration_page(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
+    return _write_page(path, evaluation, calibrations, _figures(evaluation, calibrations))
+
+
+def _write_page(
+    path: str | Path,
+    evaluation: Evaluation,
+    calibrations: Mapping[str, Calibration],
+    figures: Mapping[str, Any],
+) -> Path:
     from sharpmax.models._evaluation.verdict import judge
 
     verdict = judge(evaluation, calibrations)
     pictures = {
-        name: data_uri(style.render(figure, ".svg"), ".svg")
-        for name, figure in _figures(evaluation, calibrations).items()
+        name: data_uri(style.render(figure, ".svg"), ".svg") for name, figure in figures.items()
     }
     title = f"Calibration of {evaluation.settings.model}"
     fitted = f"{text.fitted_sentence(calibrations)} {text.choice_sentence(calibrations)}".strip()

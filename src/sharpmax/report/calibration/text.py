@@ -51,10 +51,10 @@ def verdict_sentence(verdict: Verdict) -> str:
     assert verdict.subject is not None
     subject, pair = plain[verdict.subject], verdict.against_gain
     before, after = (_value(subject, share) for share in (subject.other_share, subject.share))
-    effect = f"raises accuracy on {subject.questions:,} test questions from {before} to {after}"
+    what = f"raises accuracy on {subject.questions:,} test questions"
     if subject.of_text:
-        effect = f"lowers the loss on {subject.questions:,} test windows from {before} to {after}"
-    effect += f" ({_points(subject)})"
+        what = f"lowers the loss on {subject.questions:,} test windows of text"
+    effect = f"{what} from {before} to {after} ({_points(subject)})"
     if verdict.case == "no control" or pair is None:
         missing = "gains" if verdict.gain is None else "temperatures"
         return (
@@ -100,7 +100,7 @@ def _nothing(plain: Mapping[str, Comparison]) -> str:
     value = _value(first, first.other_share)
     score = f"an accuracy of {value} on {first.questions:,} test questions"
     if first.of_text:
-        score = f"a loss of {value} on {first.questions:,} test windows"
+        score = f"a loss of {value} on {first.questions:,} test windows of text"
     return (
         "No calibration significantly improved on the plain model, so leave the model unchanged."
         f" The plain model has {score} (differences: {each})."
