@@ -128,12 +128,13 @@ def _tiny_llama(folder: Path) -> Path:
         vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
     )  # fmt: skip
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     # Larger weights, so that heads differ.
     for parameter in model.parameters():
         parameter.data *= 8.0 if parameter.ndim > 1 else 1.0
     model.save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
+    fast.save_pretrained(folder)
     return folder
 
 

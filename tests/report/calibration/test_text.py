@@ -96,7 +96,9 @@ def test_text_that_was_fitted_has_a_loss() -> None:
     assert " nats per token to 2.9" in sentence
     assert f"({MINUS}0.050 nats, 95% interval {MINUS}0.05" in sentence
     nothing = judge(make_evaluation(cells=cells_of(["text"], [1024])), _of_text())
-    assert "nats per token on 12 test windows of text (differences: " in text.verdict_sentence(nothing)
+    assert "nats per token on 12 test windows of text (differences: " in text.verdict_sentence(
+        nothing
+    )
     chosen = text.choice_sentence(_of_text())
     assert "it lowers text loss by 1.008 nats, and by at least 0.600" in chosen
     exact = {"gain": replace(CALIBRATIONS["gain"], objective="share of wrong answers")}
