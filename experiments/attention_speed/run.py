@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ from experiments.attention_speed.profile import attention_profile
 from experiments.attention_speed.workloads import KINDS, full_workloads, quick_workloads
 from experiments.common.command import Output, Quick, Resume, current_command, show
 from experiments.common.timing import conditions, run_steps
-from sharpmax._files import RefusedError, write_json
+from sharpmax._files import RefusedError, refuse_earlier, write_json
 from sharpmax.cli._inputs import numbers
 from sharpmax.cli._progress import Bars
 from sharpmax.report._page.tables import Table
@@ -62,6 +63,9 @@ def run(
     workloads = quick_workloads() if quick else full_workloads()
     steps = plan([each for each in workloads if each.kind in chosen], settings)
 
+    path = output / "profile.json"
+    if "profile" in chosen and path.exists() and not resume:
+        refuse_earlier(output)
     console, command = Console(), current_command(context)
     printed: list[Table] = []
     # A bar that redraws itself would take time from what is timed.
@@ -85,8 +89,10 @@ def run(
             if "profile" in chosen:
                 bars.step(bar, len(steps), "profile")
                 length, seconds = (512, 0.05) if quick else (4096, 0.6)
-                profile = {"command": command, **attention_profile(length, seconds=seconds)}
-                write_json(output / "profile.json", profile)
+                if not (resume and path.exists()):
+                    profile = attention_profile(length, seconds=seconds)
+                    write_json(path, {"command": command, **profile})
+                profile = json.loads(path.read_text(encoding="utf-8"))
                 printed.append(tables.profile_table(profile))
         except NotImplementedError as error:
             raise RefusedError(f"the benchmark needs the CPU kernels: {error}") from error

@@ -69,10 +69,14 @@ def test_one_kind_of_workload_and_resume(
 
 
 def test_profile_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = _run(capsys, "run", "--quick", "--workload", "profile", "--output", str(tmp_path))
-    assert "GFLOP/s" in output
+    command = ("run", "--quick", "--workload", "profile", "--output", str(tmp_path))
+    assert "GFLOP/s" in _run(capsys, *command)
     assert {path.name for path in tmp_path.iterdir()} == {"profile.json"}
     assert list(tables(tmp_path)) == ["attention-profile"]
+    measured = (tmp_path / "profile.json").read_bytes()
+    assert "--resume" in _run(capsys, *command, code=1)
+    assert "GFLOP/s" in _run(capsys, *command, "--resume")
+    assert (tmp_path / "profile.json").read_bytes() == measured
 
 
 @pytest.mark.parametrize(
