@@ -68,9 +68,7 @@ class Attachment:
         rule: what is done to all heads of the layer.
         heads: number of heads on all ranks, if known.
         local: what is done to the heads of this rank, under tensor parallelism.
-        impl: as in `sharpmax.attention`.
-        detach_temperature: as in `sharpmax.attention`.
-        sink_role: as in `sharpmax.attention`.
+        impl, detach_temperature, sink_role: as in `sharpmax.attention`.
         recorder: what receives every row, or None.
         used: implementation of the first call outside of compilation.
     """
@@ -196,11 +194,11 @@ def _check_arguments(module: nn.Module, kwargs: dict[str, Any]) -> None:
 
 
 def _tell(recorder: Recorder | Observer, attachment: Attachment, problem: Problem) -> None:
-    with torch.no_grad():
-        if isinstance(recorder, Observer):
+    if isinstance(recorder, Observer):
+        with torch.no_grad():
             recorder.observe(attachment.layer, problem)
-        else:
-            recorder.record(attachment.layer, _attention.measure(problem, attachment.impl))
+    else:
+        recorder.record(attachment.layer, _attention.measure(problem, attachment.impl))
 
 
 def _attend(problem: Problem, policy: Policy, attachment: Attachment) -> Tensor:

@@ -91,8 +91,9 @@ def calibrate(
     A lower objective does not show that the temperature caused it: compare with the family "gain",
     which changes no temperature, as `sharpmax calibrate` does.
 
-    Prior work: one temperature per head is HeadScale (arXiv 2404.12224), one scalar per head output
-    is SEAL (arXiv 2501.15225).
+    Prior work: HeadScale (arXiv 2404.12224) has one temperature per head. SEAL (arXiv 2501.15225)
+    has one scalar per head output, merged into the weights. SSMax (arXiv 2501.19399) scales logits
+    by log n, as `sharpmax.policies.LogLength` does.
 
     Args:
         model: a transformers model, which is unchanged afterwards. It must be a causal language
