@@ -12,58 +12,27 @@ from sharpmax.report._page.style import Series
 _DASHED: Final = (0, (5, 1.8))
 _DOTTED: Final = (0, (1.2, 1.6))
 
-_KNOWN: Final = {
-    series.label: series
-    for series in (
-        Series("plain", style.BLACK, "o", meaning="The model without changes."),
-        Series("constant", style.BLUE, "s", meaning="One temperature per head."),
-        Series(
-            "entropy",
-            style.SKY_BLUE,
-            "p",
-            _DASHED,
-            "Per head, an inverse temperature that grows with the entropy of the row.",
-        ),
-        Series(
-            "gain",
-            style.ORANGE,
-            "D",
-            meaning="Control: one factor per head output; no temperature changes.",
-        ),
-        Series(
-            "constant+gain",
-            style.GREEN,
-            "^",
-            meaning="One temperature and one output factor per head.",
-        ),
-        Series(
-            "entropy+gain",
-            style.GREEN,
-            "^",
-            _DASHED,
-            "Per head, an inverse temperature that grows with the entropy, and one output factor.",
-        ),
-        Series(
-            "paper in all heads",
-            style.VERMILION,
-            "v",
-            _DOTTED,
-            "Control: the paper's adaptive temperature in every head.",
-        ),
-    )
-}
+_KNOWN: Final = {series.label: series for series in (
+    Series("plain", style.BLACK, "o", meaning="The model without changes."),
+    Series("constant", style.BLUE, "s", meaning="One temperature per head."),
+    Series("entropy", style.SKY_BLUE, "p", _DASHED,
+           "Per head, an inverse temperature that grows with the entropy of the row."),
+    Series("gain", style.ORANGE, "D",
+           meaning="Control: one factor per head output; no temperature changes."),
+    Series("constant+gain", style.GREEN, "^",
+           meaning="One temperature and one output factor per head."),
+    Series("entropy+gain", style.GREEN, "^", _DASHED,
+           "Per head, an inverse temperature that grows with the entropy, and one output factor."),
+    Series("paper in all heads", style.VERMILION, "v", _DOTTED,
+           "Control: the paper's adaptive temperature in every head."),
+)}  # fmt: skip
+
 _CONTROLS: Final = (
-    Series(
-        "uniform beta ", style.PURPLE, "P", _DOTTED, "Control: the same temperature in every head."
-    ),
-    Series(
-        "shuffled ",
-        style.GREY,
-        "X",
-        _DOTTED,
-        "Control: the numbers of that calibration, assigned to other heads at random.",
-    ),
-)
+    Series("uniform beta ", style.PURPLE, "P", _DOTTED,
+           "Control: the same temperature in every head."),
+    Series("shuffled ", style.GREY, "X", _DOTTED,
+           "Control: the numbers of that calibration, assigned to other heads at random."),
+)  # fmt: skip
 """Controls whose names begin so."""
 
 _OTHERS: Final = (

@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sharpmax.report._page import style
-from sharpmax.report._page.html import (
-    code,
-    data_uri,
-    entries,
-    figure_html,
-    folded,
-    opening,
-    paragraphs,
-    section,
-    table_html,
-    write_html,
-)
+from sharpmax.report._page import html, style
 from sharpmax.report.calibration import text
 from sharpmax.report.calibration.accuracy import draw_accuracy
 from sharpmax.report.calibration.tables import (
@@ -98,12 +85,13 @@ def _write_page(
 
     verdict = judge(evaluation, calibrations)
     pictures = {
-        name: data_uri(style.render(figure, ".svg"), ".svg") for name, figure in figures.items()
+        name: html.data_uri(style.render(figure, ".svg"), ".svg")
+        for name, figure in figures.items()
     }
     title = f"Calibration of {evaluation.settings.model}"
     fitted = f"{text.fitted_sentence(calibrations)} {text.choice_sentence(calibrations)}".strip()
     sections = [
-        opening(
+        html.opening(
             title,
             text.verdict_sentence(verdict),
             text.guard_sentence(evaluation, verdict, _tolerance(calibrations)),
@@ -111,27 +99,31 @@ def _write_page(
             text.controls_sentence(evaluation, verdict),
             fitted,
         ),
-        section(
+        html.section(
             "Results for all arms",
-            table_html(summary_table(evaluation, calibrations, verdict)),
-            table_html(arms_table(evaluation)),
+            html.table_html(summary_table(evaluation, calibrations, verdict)),
+            html.table_html(arms_table(evaluation)),
         ),
-        section(
+        html.section(
             "Accuracy and prompt length",
-            figure_html(pictures, "accuracy", text.accuracy_alt(evaluation), text.ACCURACY),
-            table_html(means_table(evaluation)),
-            folded("Differences from the plain model", table_html(changes_table(evaluation))),
+            html.figure_html(pictures, "accuracy", text.accuracy_alt(evaluation), text.ACCURACY),
+            html.table_html(means_table(evaluation)),
+            html.folded(
+                "Differences from the plain model", html.table_html(changes_table(evaluation))
+            ),
         ),
-        section(
+        html.section(
             "Trade-off between answers and ordinary text",
-            figure_html(pictures, "trade", text.trade_alt(calibrations), text.TRADE),
+            html.figure_html(pictures, "trade", text.trade_alt(calibrations), text.TRADE),
         ),
         _heads(calibrations, verdict),
-        section("Method and assumptions", paragraphs(text.RULE, text.ASSUMES)),
-        section("Settings and environment", entries(text.facts(evaluation, calibrations))),
-        section("Commands", code(evaluation.command)),
+        html.section("Method and assumptions", html.paragraphs(text.RULE, text.ASSUMES)),
+        html.section(
+            "Settings and environment", html.entries(text.facts(evaluation, calibrations))
+        ),
+        html.section("Commands", html.code(evaluation.command)),
     ]
-    return write_html(path, title, sections)
+    return html.write_html(path, title, sections)
 
 
 def draw_calibration(
@@ -197,9 +189,9 @@ def _heads(calibrations: Mapping[str, Calibration], verdict: Verdict) -> str:
         table = heads_table(calibrations[name])
         number = "1 head" if len(table.rows) == 1 else f"{len(table.rows):,} heads"
         if not table.rows:
-            parts.append(f"<p>{escape(name)}: no heads; no change passed the selection.</p>\n")
+            parts.append(html.paragraphs(f"{name}: no heads; no change passed the selection."))
         elif name == verdict.subject and len(table.rows) <= _FEW:
-            parts.append(f"<p>{escape(name)}: {number}</p>\n{table_html(table)}")
+            parts += [html.paragraphs(f"{name}: {number}"), html.table_html(table)]
         else:
-            parts.append(folded(f"{name}: {number}", table_html(table)))
-    return section("Changed heads", *parts)
+            parts.append(html.folded(f"{name}: {number}", html.table_html(table)))
+    return html.section("Changed heads", *parts)

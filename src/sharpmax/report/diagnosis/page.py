@@ -5,19 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sharpmax.report._page import style
-from sharpmax.report._page.html import (
-    code,
-    data_uri,
-    entries,
-    figure_html,
-    folded,
-    opening,
-    paragraphs,
-    section,
-    table_html,
-    write_html,
-)
+from sharpmax.report._page import html, style
 from sharpmax.report.diagnosis import text
 from sharpmax.report.diagnosis.critical import draw_critical_lengths
 from sharpmax.report.diagnosis.entropy import draw_entropy
@@ -50,34 +38,34 @@ def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
     """
     suffix = ".png" if len(diagnosis.heads) >= _MANY else ".svg"
     pictures = {
-        name: data_uri(style.render(figure, suffix), suffix)
+        name: html.data_uri(style.render(figure, suffix), suffix)
         for name, figure in _figures(diagnosis).items()
     }
     title = f"Attention dispersion in {diagnosis.name}"
     sections = [
-        opening(title, text.conclusion(diagnosis), text.WHY),
-        section(
+        html.opening(title, text.conclusion(diagnosis), text.WHY),
+        html.section(
             "All heads",
-            figure_html(pictures, "slopes", text.slopes_alt(diagnosis), text.SLOPES),
-            table_html(verdicts_table(diagnosis)),
+            html.figure_html(pictures, "slopes", text.slopes_alt(diagnosis), text.SLOPES),
+            html.table_html(verdicts_table(diagnosis)),
         ),
-        section(
+        html.section(
             "Entropy and length",
-            figure_html(pictures, "entropy", text.entropy_alt(diagnosis), text.ENTROPY),
+            html.figure_html(pictures, "entropy", text.entropy_alt(diagnosis), text.ENTROPY),
         ),
         _heads(diagnosis),
         _local(diagnosis),
         _critical(diagnosis, pictures),
-        section(
+        html.section(
             "Next steps",
-            paragraphs(text.NEXT),
-            code(text.next_commands(diagnosis)),
-            paragraphs("To try it at once on the heads that disperse most:"),
-            code(text.next_code(diagnosis)),
+            html.paragraphs(text.NEXT),
+            html.code(text.next_commands(diagnosis)),
+            html.paragraphs("To try it at once on the heads that disperse most:"),
+            html.code(text.next_code(diagnosis)),
         ),
-        section("Settings and environment", entries(text.facts(diagnosis))),
+        html.section("Settings and environment", html.entries(text.facts(diagnosis))),
     ]
-    return write_html(path, title, sections)
+    return html.write_html(path, title, sections)
 
 
 def draw_diagnosis(
@@ -115,12 +103,14 @@ def _heads(diagnosis: Diagnosis) -> str:
     if not ordered:
         return ""
     first = [head for head in ordered if head.verdict == "dispersing"] or ordered
-    parts = [table_html(heads_table(diagnosis, first[:SHOWN]))]
+    parts = [html.table_html(heads_table(diagnosis, first[:SHOWN]))]
     if len(ordered) > SHOWN:
         table = heads_table(diagnosis, ordered)
-        parts.append(folded(f"All {len(ordered):,} heads with full attention", table_html(table)))
+        parts.append(
+            html.folded(f"All {len(ordered):,} heads with full attention", html.table_html(table))
+        )
     disperse = ordered[0].verdict == "dispersing"
-    return section(
+    return html.section(
         "Heads that disperse most" if disperse else "Heads whose entropy grows most", *parts
     )
 
@@ -130,10 +120,12 @@ def _local(diagnosis: Diagnosis) -> str:
     heads = [head for head in diagnosis.worst() if head.verdict == "local"]
     if not heads:
         return ""
-    table = table_html(heads_table(diagnosis, heads[:SHOWN]))
+    table = html.table_html(heads_table(diagnosis, heads[:SHOWN]))
     shown = f"Measurements of {min(len(heads), SHOWN)} of them"
-    return section(
-        "Sliding-window heads", paragraphs(text.local(diagnosis, heads)), folded(shown, table)
+    return html.section(
+        "Sliding-window heads",
+        html.paragraphs(text.local(diagnosis, heads)),
+        html.folded(shown, table),
     )
 
 
@@ -141,8 +133,8 @@ def _critical(diagnosis: Diagnosis, pictures: dict[str, str]) -> str:
     paragraph = text.critical(diagnosis)
     if not paragraph:
         return ""
-    return section(
+    return html.section(
         "Theoretical bound",
-        paragraphs(paragraph),
-        figure_html(pictures, "critical", text.critical_alt(diagnosis), text.CRITICAL),
+        html.paragraphs(paragraph),
+        html.figure_html(pictures, "critical", text.critical_alt(diagnosis), text.CRITICAL),
     )

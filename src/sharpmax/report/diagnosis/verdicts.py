@@ -12,41 +12,22 @@ if TYPE_CHECKING:
     from sharpmax.models import Head
 
 VERDICTS: Final[dict[str | None, Series]] = {
-    "dispersing": Series(
-        "dispersing",
-        style.VERMILION,
-        "o",
-        meaning="Entropy grows at least half as fast as log n: attention spreads over more and"
-        " more tokens.",
-    ),
-    "growing": Series(
-        "growing",
-        style.ORANGE,
-        "s",
-        meaning="Entropy grows 0.1 to 0.5 times as fast as log n: attention spreads slowly.",
-    ),
-    "flat": Series(
-        "flat",
-        style.BLUE,
-        "^",
-        meaning="Entropy hardly grows: the head is as sharp on long inputs as on short ones.",
-    ),
-    "sink": Series(
-        "sink",
-        style.PURPLE,
-        "D",
-        meaning="At least half of the weight is on the first token or a learned sink: the head is"
-        " inactive in most rows.",
-    ),
-    "local": Series(
-        "local",
-        style.GREY,
-        "v",
-        meaning="A sliding window hides all but the nearest tokens: the number of visible keys"
-        " does not grow with the input.",
-    ),
-    None: Series("unknown", style.BLACK, "x", meaning="Fewer than two lengths could be measured."),
-}
+    "dispersing": Series("dispersing", style.VERMILION, "o", meaning=(
+        "Entropy grows at least half as fast as log n: attention spreads over more and more"
+        " tokens.")),
+    "growing": Series("growing", style.ORANGE, "s", meaning=(
+        "Entropy grows 0.1 to 0.5 times as fast as log n: attention spreads slowly.")),
+    "flat": Series("flat", style.BLUE, "^", meaning=(
+        "Entropy hardly grows: the head is as sharp on long inputs as on short ones.")),
+    "sink": Series("sink", style.PURPLE, "D", meaning=(
+        "At least half of the weight is on the first token or a learned sink: the head is inactive"
+        " in most rows.")),
+    "local": Series("local", style.GREY, "v", meaning=(
+        "A sliding window hides all but the nearest tokens: the number of visible keys does not"
+        " grow with the input.")),
+    None: Series("unknown", style.BLACK, "x", meaning=(
+        "Fewer than two lengths could be measured.")),
+}  # fmt: skip
 """From the most to the least serious verdict."""
 
 
