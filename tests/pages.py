@@ -1,4 +1,4 @@
-"""Reading pages: whether they are well formed, what they say, and that they fetch nothing."""
+"""Read HTML pages: check that they are well formed and fetch nothing, and collect their text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOID = {"meta", "img", "br", "link"}
 
 
 class Reader(HTMLParser):
-    """Checks that every tag is closed in turn, and keeps what there is."""
+    """Check that every tag is closed in order, and keep tags and texts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ from experiments.smollm2.tables import dispersing_table, headline_table
 from sharpmax.models._evaluation.cells import Cell
 
 
-def test_a_few_arms_at_a_glance() -> None:
+def test_headline_table() -> None:
     cells = [Cell("key-value", 2048), Cell("passkey", 1024), Cell("text", 1024)]
     cells += [Cell("passkey", 1024, "unseen")]
     table = headline_table(make_evaluation({"plain": 0.5, "gain": 0.75}, cells), ("plain", "gain"))
@@ -20,7 +20,7 @@ def test_a_few_arms_at_a_glance() -> None:
     assert not headline_table(make_evaluation(), ("plain", "no such arm")).rows
 
 
-def test_what_becomes_of_heads_that_disperse() -> None:
+def test_dispersing_table() -> None:
     diagnosis = make_diagnosis([["dispersing", "flat", "flat", "sink"]] * 3)
     contributions = [[0.1 * head - layer for layer in range(3) for head in range(4)]]
     calibration = make_calibration("constant", {(1, 0): 1.5, (2, 0): 0.5, (2, 2): 1.2})

@@ -78,7 +78,7 @@ def test_all_files_are_written_and_the_same_each_time(tmp_path: Path) -> None:
     assert table.count("\n## ") == 3
 
 
-def test_nothing_held_and_nothing_is_known_of_the_choice(tmp_path: Path) -> None:
+def test_no_calibration_helps_and_none_was_compared(tmp_path: Path) -> None:
     empty = {name: make_calibration(name, certain=None) for name in ("constant", "gain")}
     shares = {"plain": 0.5, "constant": 0.5, "gain": 0.5}
     path = tmp_path / "nothing.html"
@@ -91,7 +91,7 @@ def test_nothing_held_and_nothing_is_known_of_the_choice(tmp_path: Path) -> None
     assert "No arms were compared" in reader.text
 
 
-def test_a_panel_for_each_task_and_wording() -> None:
+def test_one_panel_per_task_and_wording() -> None:
     figure = draw_accuracy(EVALUATION, 0.02, [512, 1024], ["passkey", "key-value"])
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [

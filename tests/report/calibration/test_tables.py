@@ -33,7 +33,7 @@ def test_every_arm_on_every_cell_with_the_best_in_bold() -> None:
     assert table.rows[1][1] == "constant"
     assert re.fullmatch(r"\*\*80\.0\*\* \[\d\d\.\d, \d\d\.\d\]", table.rows[1][2])
     assert table.rows[0][2].startswith("50.0 [")
-    # A loss is the better the less it is.
+    # A lower loss is better.
     of_text = {row[1]: row[2] for row in table.rows[-len(SHARES) :]}
     assert of_text["plain"].startswith("**")
     assert "**" not in of_text["paper in all heads"]
@@ -41,12 +41,12 @@ def test_every_arm_on_every_cell_with_the_best_in_bold() -> None:
     assert "Abacus <small>, float32, on other book.txt; " in table.caption
 
 
-def test_of_many_commands_the_number_is_told() -> None:
+def test_many_commands_are_counted() -> None:
     several = replace(EVALUATION, command="sharpmax evaluate a\nsharpmax evaluate b --resume")
     assert "Produced by the 2 commands listed in evaluation.json." in means_table(several).caption
 
 
-def test_what_is_not_there_is_left_out() -> None:
+def test_missing_cells_are_empty() -> None:
     cells = [Cell("passkey", 1024), Cell("maximum", 2048)]
     table = means_table(make_evaluation({"plain": 0.5, "gain": 0.5}, cells))
     assert [row[3] for row in table.rows[:2]] == ["", ""]
@@ -54,7 +54,7 @@ def test_what_is_not_there_is_left_out() -> None:
     assert not any("**" in cell for row in table.rows for cell in row), "none is better"
 
 
-def test_changes_are_bold_where_they_are_no_chance() -> None:
+def test_significant_changes_are_bold() -> None:
     table = changes_table(EVALUATION)
     rows = {row[1]: row for row in table.rows[: len(SHARES) - 1]}
     assert "plain" not in rows
@@ -66,7 +66,7 @@ def test_changes_are_bold_where_they_are_no_chance() -> None:
     assert changes_table(without).rows == []
 
 
-def test_all_arms_at_a_glance() -> None:
+def test_summary_of_all_arms() -> None:
     verdict = judge(EVALUATION, CALIBRATIONS)
     table = summary_table(EVALUATION, CALIBRATIONS, verdict)
     assert "vs constant" in table.header
@@ -85,13 +85,13 @@ def test_all_arms_at_a_glance() -> None:
     assert "passkey and key-value, 2,400 in 25 contexts. Accuracy is over the" in table.caption
 
 
-def test_nothing_to_be_better_than() -> None:
+def test_only_the_plain_model_on_text() -> None:
     evaluation = make_evaluation({"plain": 0.5}, [Cell("text", 64)])
     table = summary_table(evaluation, {}, judge(evaluation, {}))
     assert table.rows == [["plain", *[""] * 8]]
 
 
-def test_heads_have_the_columns_that_they_need() -> None:
+def test_only_columns_with_values_are_shown() -> None:
     assert heads_table(CALIBRATIONS["constant"]).header == ["layer", "head", "beta"]
     assert heads_table(CALIBRATIONS["gain"]).header == ["layer", "head", "gain"]
     both = heads_table(CALIBRATIONS["constant+gain"])

@@ -86,7 +86,7 @@ def _of_text() -> dict[str, Any]:
     }
 
 
-def test_text_that_was_fitted_has_a_loss() -> None:
+def test_fitted_text_is_reported_as_a_loss() -> None:
     rises = {"constant": -0.05, "gain": -0.01, "constant+gain": -0.05}
     evaluation = make_evaluation(cells=cells_of(["text"], [1024]), rises=rises)
     verdict = judge(evaluation, _of_text())
@@ -106,7 +106,7 @@ def test_text_that_was_fitted_has_a_loss() -> None:
     assert "windows per split: fit 64" in text.facts(evaluation, _of_text())["Fit of gain"]
 
 
-def test_what_happened_to_text() -> None:
+def test_change_in_text_loss() -> None:
     evaluation = make_evaluation(cells=CELLS, rises={"constant": 0.05})
     verdict = judge(evaluation, CALIBRATIONS)
     sentence = text.guard_sentence(evaluation, verdict, 0.02)
@@ -141,7 +141,7 @@ def test_wordings_and_controls() -> None:
     assert text.wording_sentence(usual, verdict) == ""
 
 
-def test_what_was_fitted_on_which_text() -> None:
+def test_texts_of_the_fit_and_of_the_test() -> None:
     sentence = text.fitted_sentence(CALIBRATIONS)
     assert sentence.startswith("Fitted on passkey and key-value at 512 and 1,024 tokens in book.t")
     assert sentence.endswith("tested on other book.txt.")
@@ -151,14 +151,14 @@ def test_what_was_fitted_on_which_text() -> None:
     assert text.fitted_sentence({}) == ""
 
 
-def test_what_was_chosen_before_the_test() -> None:
+def test_choice_before_the_test() -> None:
     sentence = text.choice_sentence(CALIBRATIONS)
     assert "without the test data, ranks constant+gain first" in sentence
     assert "by at least 0.600 allowing for two standard errors" in sentence
     assert text.choice_sentence({"gain": make_calibration("gain", certain=None)}) == ""
 
 
-def test_facts_count_everything() -> None:
+def test_facts() -> None:
     facts = text.facts(make_evaluation(), CALIBRATIONS)
     assert facts["Model"] == "Abacus <small>, float32"
     fit = facts["Fit of constant"]

@@ -6,7 +6,7 @@ from diagnoses import MIXED, make_diagnosis
 from sharpmax.report.diagnosis.critical import draw_critical_lengths
 
 
-def test_a_point_a_head_that_sees_everything() -> None:
+def test_one_point_per_head_with_full_attention() -> None:
     (axes,) = draw_critical_lengths(MIXED).axes
     *points, line = axes.lines
     heights = [float(point.get_ydata()[0]) for point in points]

@@ -19,7 +19,7 @@ def texts(figure: Any) -> str:
     return " ".join(text.get_text() for text in figure.findobj(Text))
 
 
-def test_a_panel_a_layer_and_a_curve_a_head() -> None:
+def test_one_panel_per_layer_and_one_curve_per_head() -> None:
     panels = shown(draw_entropy(MIXED))
     assert len(panels) == 3
     dashed, *curves = panels[0].lines

@@ -18,7 +18,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reader]:
     return path.read_text(encoding="utf-8"), read(path)
 
 
-def test_it_opens_with_what_one_sees(page: tuple[str, Reader]) -> None:
+def test_it_opens_with_the_conclusion(page: tuple[str, Reader]) -> None:
     lead = re.search(r'<p class="lead">(.*?)</p>', page[0])
     assert lead is not None
     assert lead[1].startswith("2 of 12 heads disperse as inputs grow from 64 to 1,024 tokens:")
@@ -47,7 +47,7 @@ def test_structure(page: tuple[str, Reader]) -> None:
     assert all(len(image["alt"] or "") > 40 for image in images)
 
 
-def test_it_counts_honestly(page: tuple[str, Reader]) -> None:
+def test_it_reports_what_was_measured_and_skipped(page: tuple[str, Reader]) -> None:
     said = page[1].text
     assert f"{MIXED.rows_measured} measured, {MIXED.rows_skipped} skipped without a visible" in said
     assert "60 skipped as not finite" in said
@@ -69,12 +69,12 @@ def test_the_lemma(page: tuple[str, Reader]) -> None:
     assert f"critical length is {first} tokens, in layer 0, head 0" in said
 
 
-def test_what_to_do_next_is_about_the_worst_heads(page: tuple[str, Reader]) -> None:
+def test_next_steps_sharpen_the_worst_heads(page: tuple[str, Reader]) -> None:
     assert "sharpmax.sharpen(model, policies, heads={0: [0, 1, 2], 2: [3]})" in page[1].text
     assert "policies = {0: Exponential(1.01), 2: Exponential(1.03)}" in page[1].text
 
 
-def test_what_to_do_next_can_be_typed(page: tuple[str, Reader]) -> None:
+def test_next_steps_can_be_typed(page: tuple[str, Reader]) -> None:
     for command in ("calibrate", "evaluate"):
         assert f"sharpmax {command} 'somewhere/Abacus <small>' --text" in page[1].text
 
@@ -88,7 +88,7 @@ def test_no_head_disperses(tmp_path: Path) -> None:
     assert "1 of 1 head disperses" in text.conclusion(one)
 
 
-def test_windows_alone_and_nothing_at_all(tmp_path: Path) -> None:
+def test_only_windows_and_nothing_measured(tmp_path: Path) -> None:
     reader = read(write_diagnosis_page(tmp_path / "local.html", make_diagnosis([["local"]])))
     assert "Theoretical bound" not in reader.text
     assert "Heads that" not in reader.text
@@ -96,7 +96,7 @@ def test_windows_alone_and_nothing_at_all(tmp_path: Path) -> None:
     assert "Of the 1 head, 1 could not be measured" in reader.text
 
 
-def test_what_is_not_usual_is_said() -> None:
+def test_unusual_settings_are_reported() -> None:
     facts = text.facts(
         make_diagnosis(
             [["flat"]],
@@ -116,7 +116,7 @@ def test_what_is_not_usual_is_said() -> None:
     assert "excluded" in facts["Sinks"]
 
 
-def test_large_models_have_pictures_of_points(tmp_path: Path) -> None:
+def test_large_models_have_png_pictures(tmp_path: Path) -> None:
     path = write_diagnosis_page(tmp_path / "large.html", make_diagnosis([["growing"] * 64] * 7))
     reader = read(path)
     assert all((image["src"] or "").startswith("data:image/png") for image in reader.all("img"))

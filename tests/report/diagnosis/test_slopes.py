@@ -7,13 +7,13 @@ from sharpmax.report._page import style
 from sharpmax.report.diagnosis.slopes import draw_slopes
 
 
-def test_a_cell_a_head() -> None:
+def test_one_cell_per_head() -> None:
     axes, _ = draw_slopes(MIXED).axes
     known, slopes = (image.get_array() for image in axes.images)
     assert slopes.shape == known.shape == (4, 3)
     assert np.ma.filled(slopes, np.nan)[:2, 0].tolist() == [0.9, 0.9]
     assert slopes[0, 2] == 0.02
-    # What sees a window, or is not known, has no colour.
+    # Heads with a window and unknown heads have no colour.
     assert np.ma.getmaskarray(slopes)[:, 1].all()
     assert np.ma.getmaskarray(slopes)[3, 0]
     assert not np.ma.getmaskarray(known).any()

@@ -5,10 +5,10 @@ from sharpmax.models._diagnosis.heads import VERDICTS as JUDGED
 from sharpmax.report.diagnosis.verdicts import VERDICTS, counts, legend_handles
 
 
-def test_every_verdict_has_a_look_of_its_own() -> None:
+def test_every_verdict_has_its_own_colour_and_marker() -> None:
     assert tuple(VERDICTS) == (*JUDGED, None)
-    assert len({look.color for look in VERDICTS.values()}) == len(VERDICTS)
-    assert len({look.marker for look in VERDICTS.values()}) == len(VERDICTS)
+    assert len({series.color for series in VERDICTS.values()}) == len(VERDICTS)
+    assert len({series.marker for series in VERDICTS.values()}) == len(VERDICTS)
 
 
 def test_counts_and_legend() -> None:
