@@ -21,12 +21,12 @@ from experiments.clrs_text.records import ENTROPY, Record, Table, load_entropy
 from experiments.clrs_text.task import Example, HeldOut, held_out
 from experiments.clrs_text.training import Progress, Training, load_trained, train
 from experiments.common import study
-from sharpmax._files import check_settings, read_sealed, write_sealed
+from sharpmax._files import check_settings, write_sealed
 
 __all__ = ["Settings", "Study", "steps_within"]
 
 _ACCURACY = "CLRS-Text accuracy, format 2"
-_BUDGET = "CLRS-Text budget, format 1"
+_BUDGET = "CLRS-Text budget, format 2"
 # No training has this seed, and no choice was made on its questions.
 _TEST_SEED = 1_000_003
 # At training sizes, where questions are short, there are this many times more of them.
@@ -158,10 +158,9 @@ class Study(study.Study[Table]):
             SettingsChangedError: The run was started with another time.
         """
         path = self.folder / f"budget-{Arm(recipe, ()).tokenizer.replace(' ', '-')}.json"
-        if not path.exists():
-            steps = steps_within(recipe, minutes)
-            write_sealed(path, _BUDGET, {"minutes": minutes, "steps": steps})
-        found = read_sealed(path, _BUDGET)
+        found = self.kept(
+            path, _BUDGET, lambda: {"minutes": minutes, "steps": steps_within(recipe, minutes)}
+        )
         check_settings(found, {"minutes": minutes}, path)
         return int(found["steps"])
 

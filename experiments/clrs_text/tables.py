@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,7 +59,7 @@ def tables(folder: Path) -> dict[str, str]:
             found["clrs-text-gains"] = gains_table(view)
     if (folder / "entropy.json").exists():
         found["clrs-text-dispersion"] = dispersion_table(load_entropy(folder / "entropy.json"))
-    return {name: each.to_markdown() for name, each in found.items()}
+    return {name: _markdown(each) for name, each in found.items()}
 
 
 def pages(folder: Path) -> dict[str, str]:
@@ -90,8 +92,14 @@ def pages(folder: Path) -> dict[str, str]:
 def _page(title: str, found: Sequence[Table]) -> str:
     parts = [f"# {title}"]
     for table in found:
-        parts += [f"## {table.title}"] * bool(table.title) + [table.to_markdown()]
+        parts += [f"## {table.title}"] * bool(table.title) + [_markdown(table)]
     return "\n\n".join(parts)
+
+
+def _markdown(table: Table) -> str:
+    """Write a table in Markdown, with its caption wrapped as documents are."""
+    wrapped = textwrap.fill(table.caption, 100, break_long_words=False, break_on_hyphens=False)
+    return replace(table, caption=wrapped).to_markdown()
 
 
 def learned_table(results: Results) -> Table:

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
+from experiments.clrs_text.__main__ import APPLICATION
 from experiments.clrs_text.figures import draw_entropy, figures
 from experiments.clrs_text.records import ENTROPY, Record, Table
 from experiments.clrs_text.tables import pages, slopes, tables
 from experiments.clrs_text.view import View, Way, label_of
+from experiments.common.documents import EXPERIMENTS, fill
 from sharpmax._files import write_sealed
 
 _COMMAND = "python -m experiments.clrs_text run"
@@ -78,8 +84,13 @@ def test_a_view_averages_and_compares() -> None:
     assert view.gain(Way("paper", "paper"), ["bfs"], 1.0) == (None, None)
 
 
+def _unwrapped(folder: Path) -> dict[str, str]:
+    """The tables, with captions on one line."""
+    return {name: text.replace("\n", " ") for name, text in tables(folder).items()}
+
+
 def test_tables_show_what_was_measured(folder: Path) -> None:
-    found = tables(folder)
+    found = _unwrapped(folder)
     assert list(found) == [
         "clrs-text-learned",
         "clrs-text-answer",
@@ -127,7 +138,7 @@ def test_where_nothing_is_learned_the_caption_says_so(tmp_path: Path) -> None:
     few = tuple(table.select(algorithm="bfs"))
     settings = {**table.settings, "lengths": {"bfs": [8, 16]}}
     replace(table, records=few, settings=settings).save(tmp_path / "table.json")
-    found = tables(tmp_path)
+    found = _unwrapped(tmp_path)
     assert "over all algorithms, because none is learned to 90%" in found["clrs-text-sizes"]
     assert "clrs-text-dispersion" not in found
 
@@ -155,3 +166,34 @@ def test_every_figure_is_drawn(folder: Path) -> None:
     assert [path.read_text(encoding="utf-8") for path in figures(folder)] == texts
     entry = _entropy()["arms"]["numbers-softmax"]
     assert draw_entropy(entry, folder / "entropy.png", "numbers-softmax").exists()
+
+
+_RESULTS = EXPERIMENTS / "clrs_text" / "results"
+_README = (_RESULTS.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_and_the_pages_have_the_published_tables() -> None:
+    found = tables(_RESULTS)
+    assert fill(_README, found) == _README
+    assert set(re.findall(r"<!-- table: (.*) -->", _README)) == set(found)
+    for block in re.findall(r"<!-- table: .*? -->(.*?)<!-- end -->", _README, re.DOTALL):
+        assert block.count("\n|") <= 22, "a header, a rule and at most 20 rows"
+    for name, text in pages(_RESULTS).items():
+        assert (_RESULTS / name).read_text(encoding="utf-8").rstrip() == text.rstrip()
+        assert f"(results/{name})" in _README
+
+
+def test_published_commands_can_be_parsed() -> None:
+    published = re.findall(
+        r"^\$ (python -m experiments.*?[^\\])$", _README, re.DOTALL | re.MULTILINE
+    )
+    for name in ("table.json", "entropy.json", "others/table.json"):
+        published += json.loads((_RESULTS / name).read_text(encoding="utf-8"))["command"].split(
+            " && "
+        )
+    assert len(published) > 10
+    group: Any = typer.main.get_command(APPLICATION)
+    for command in published:
+        words = shlex.split(command.replace("\\\n", " "), comments=True)
+        assert words[:3] == ["python", "-m", "experiments.clrs_text"]
+        group.commands[words[3]].make_context(words[3], words[4:])
