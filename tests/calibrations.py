@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sharpmax.models import Calibration, LayerCalibration
+from sharpmax._settings import TASKS, EvaluationSettings
+from sharpmax.models import Calibration, CellResult, Evaluation, LayerCalibration
 from sharpmax.models._evaluation.arms import UNIFORM
 from sharpmax.models._evaluation.cells import Cell, cells_of
-from sharpmax.models._evaluation.evaluation import CellResult, Evaluation, Settings
 from sharpmax.policies import Constant
 
 HEADS = (4, 4, 4)
-TASKS = ("passkey", "key-value", "maximum", "text")
 LENGTHS = (1024, 2048, 4096)
 
 SETTINGS: dict[str, Any] = {
@@ -96,7 +94,7 @@ SHARES = {
     "gain": 0.55,
     "constant+gain": 0.8,
     "paper in all heads": 0.05,
-    f"uniform beta {UNIFORM:g}": 0.45,
+    UNIFORM: 0.45,
     "shuffled constant+gain": 0.3,
 }
 """How much of the questions each arm answers right, if a test does not say otherwise."""
@@ -112,9 +110,10 @@ def make_evaluation(
 ) -> Evaluation:
     """Arms that answer a share of the questions each, a little less at long lengths."""
     shares, rises = {**SHARES} if shares is None else dict(shares), rises or {}
-    settings = Settings("Abacus <small>", {"other book.txt": 300_000}, questions, contexts, 12)
+    texts = {"other book.txt": 300_000}
+    settings = EvaluationSettings("Abacus <small>", texts, questions, contexts, 12)
     made = Evaluation(
-        Path("evaluation.json"), settings, "sharpmax calibrate abacus", [],
+        settings, "sharpmax calibrate abacus", [],
         arms=dict.fromkeys(shares), versions={"sharpmax": "0.1", "torch": "2.0"},
         machine={"system": "Linux", "architecture": "x", "processor": "P", "processors": 2},
     )  # fmt: skip

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sharpmax.models import Calibration, Diagnosis
-from sharpmax.models._evaluation.changes import changed_heads
-from sharpmax.models._evaluation.evaluation import Evaluation
-from sharpmax.models._evaluation.verdict import judge
+from sharpmax._settings import TASKS
+from sharpmax.models import Calibration, Diagnosis, Evaluation
+from sharpmax.models._evaluation.heads import changed_heads
 from sharpmax.report._page.tables import Table
 from sharpmax.report.calibration import tables as calibration
 from sharpmax.report.calibration.text import verdict_sentence
@@ -45,7 +44,7 @@ def tables(results: Path) -> dict[str, str]:
         results: A folder with diagnosis.json, evaluation.json and families/*.json.
     """
     measured, evaluation, families = load(results)
-    verdict = judge(evaluation, families)
+    verdict = evaluation.verdict(families)
     found = {
         "smollm2-verdicts": diagnosis.verdicts_table(measured),
         "smollm2-heads": diagnosis.heads_table(measured, measured.worst()[:WORST]),
@@ -81,7 +80,7 @@ def headline_table(evaluation: Evaluation, arms: Sequence[str]) -> Table:
     """
     asked = {result.cell for result in evaluation.results if result.wording != "unseen"}
     rows = []
-    for cell in sorted(asked, key=lambda cell: (calibration.TASKS.index(cell.task), cell.length)):
+    for cell in sorted(asked, key=lambda cell: (TASKS.index(cell.task), cell.length)):
         found = [evaluation.find(arm, cell) for arm in arms]
         means = [calibration.mean(result) for result in found if result is not None]
         if len(means) == len(arms):

@@ -17,7 +17,7 @@ from sharpmax._version import __version__
 if TYPE_CHECKING:
     from sharpmax import models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
-    from sharpmax.models import calibrate, diagnose, sharpen
+    from sharpmax.models import calibrate, diagnose, evaluate, sharpen
 
 __all__ = [
     "MissingExtraError",
@@ -29,6 +29,7 @@ __all__ = [
     "calibrate",
     "diagnose",
     "entropy",
+    "evaluate",
     "inverse_temperature",
     "merge_all",
     "models",
@@ -48,6 +49,7 @@ _LAZY = {
     "attention_statistics": ("sharpmax._attention", "torch", "torch"),
     "calibrate": ("sharpmax.models", "transformers", "models"),
     "diagnose": ("sharpmax.models", "transformers", "models"),
+    "evaluate": ("sharpmax.models", "transformers", "models"),
     "models": ("sharpmax.models", "transformers", "models"),
     "nn": ("sharpmax.nn", "torch", "torch"),
     "normalisers": ("sharpmax.normalisers", "torch", "torch"),

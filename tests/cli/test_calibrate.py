@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sharpmax.cli import main
-from sharpmax.models import Calibration
-from sharpmax.models._evaluation.evaluation import Evaluation
+from sharpmax.models import Calibration, Evaluation, EvaluationProgress
+from sharpmax.models._evaluation import evaluate as evaluating
 from sharpmax.models._evaluation.study import Study
 from tiny_models import others, save, save_llama
 
@@ -48,8 +48,8 @@ def test_fits_compares_and_writes_a_report(
 ) -> None:
     assert _run(model, *SMALL, "--test-text", "other.txt") == 0
     said = capsys.readouterr().out
-    assert "constant: fitting: 2 of 2, loss of answers" in said
-    assert "gain: choosing heads" in said
+    assert "constant: fitting: 2 of 2, loss on answers" in said
+    assert "gain: selecting heads" in said
     assert Calibration.load("out/families/gain.json").summary() in said
     assert "evaluating: 1 of" in said
     assert "Results for all arms" in said
@@ -98,7 +98,9 @@ def test_what_is_not_compared_is_said_to_be_so(
 ) -> None:
     assert _run(model, *SMALL, "--families", "gain", "--evaluate-tasks", "text") == 0
     said = capsys.readouterr().out
-    assert "note: none of the fitted tasks, passkey, is compared, so nothing will be said" in said
+    assert (
+        "note: the evaluation has none of the fitted tasks (passkey), so there will be no" in said
+    )
     assert "No arms were compared, so no conclusion can be drawn about this model." in said
     assert Path("out/calibration.json").exists()
 
@@ -109,8 +111,8 @@ def test_text_is_fitted_where_it_is_the_task(
     arguments = [*SMALL, "--tasks", "text", "--lengths", "60,100", "--evaluate-tasks", "text"]
     assert _run(model, *arguments) == 0
     said = capsys.readouterr().out
-    assert "gain: fitting: 2 of 2, loss of text" in said
-    assert "test windows of text" in said
+    assert "gain: fitting: 2 of 2, loss on text" in said
+    assert "test windows" in said
     found = Calibration.load("out/families/gain.json")
     assert (found.objective, found.lengths) == ("nats per token", (100,))
     assert found.notes["settings"]["tasks"] == ["text"]
@@ -138,7 +140,7 @@ def test_a_temperature_of_the_model_itself_is_told(
     yarn["original_max_position_embeddings"] = 128
     folder = save_llama(tmp_path / "yarn", rope_parameters=yarn)
     assert _run(folder, *SMALL, "--families", "gain") == 0
-    said = "llama: yarn scales the logits for contexts that it extends"
+    said = "llama: yarn scales the logits of extended contexts"
     assert f"note: {said}" in capsys.readouterr().out
     assert Calibration.load("out/families/gain.json").notes["own_temperatures"] == [said]
 
@@ -146,22 +148,25 @@ def test_a_temperature_of_the_model_itself_is_told(
 def test_an_interrupt_says_how_to_go_on(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Evaluation.run
+    run = evaluating.run
 
-    def interrupted(self: Evaluation, *arguments: Any) -> None:
-        def stop(arm: str, cell: Any, *_: int) -> None:
-            if (arm, cell.task) == ("gain", "text"):
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        def stop(at: EvaluationProgress) -> None:
+            if (at.arm, at.cell.task) == ("gain", "text"):
                 raise KeyboardInterrupt
 
-        run(self, *arguments[:-1], stop)
+        run(*arguments, **{**options, "on_progress": stop})
 
-    monkeypatch.setattr(Evaluation, "run", interrupted)
+    monkeypatch.setattr(evaluating, "run", interrupted)
     assert _run(model, *SMALL) == 130
     said = capsys.readouterr().out
-    assert "Interrupted. What is done is in out; the same command with --resume goes on." in said
+    assert (
+        "Interrupted. Finished results are in out; resume with the same command and --resume."
+        in said
+    )
     kept = len(Evaluation.load(Path("out/evaluation.json")).results)
     assert kept > 0
-    monkeypatch.setattr(Evaluation, "run", run)
+    monkeypatch.setattr(evaluating, "run", run)
     # Without being asked to, nothing goes on; with other settings, neither.
     assert _run(model, *SMALL) == 1
     assert "holds an earlier run; resume it with --resume" in capsys.readouterr().err
@@ -208,23 +213,35 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--lengths", "many"], 2, "--lengths: expected whole numbers above 0, with commas"),
+        (
+            ["--lengths", "many"],
+            2,
+            "--lengths: expected whole numbers above 0, separated by commas",
+        ),
         (["--lengths", "0,64"], 2, "got '0,64'"),
         (["--contexts", "3,3"], 2, "--contexts: expected 3 whole numbers above 0"),
-        (["--tasks", "passkey,text"], 2, "--tasks: expected text alone, or tasks without it"),
+        (["--tasks", "passkey,text"], 2, "--tasks: expected text alone, or tasks without text"),
         (["--tasks", "passkeys"], 2, "--tasks: expected some of passkey, key-value, maximum, text"),
-        (["--objective", "right"], 2, "--objective: expected answers or exact, got 'right'"),
-        (["--tasks", "text", "--objective", "exact"], 2, "expected answers: text has no right"),
+        (["--objective", "right"], 2, "--objective: expected answers or exact; got 'right'"),
+        (["--tasks", "text", "--objective", "exact"], 2, "expected answers, because text has no"),
         (["--families", "gain,all"], 2, "--families: expected some of constant, entropy, gain"),
         (["--evaluate-tasks", "minimum"], 2, "got 'minimum'"),
-        (["--text", "empty.txt"], 2, "--text: expected a file with text in it, empty.txt is empty"),
+        (
+            ["--text", "empty.txt"],
+            2,
+            "--text: expected a file with text, got empty.txt, which is empty",
+        ),
         (["--text", "bytes.txt"], 2, "expected text in UTF-8, got other bytes in bytes.txt"),
-        (["--text", "book.txt"], 2, "expected files of different names, got book.txt twice"),
+        (["--text", "book.txt"], 2, "expected files with different names, got book.txt twice"),
         (["--text", "none.txt"], 1, "none.txt: No such file"),
-        (["--text", "short.txt"], 1, "short.txt: expected at least 120 tokens, the longest of"),
+        (["--text", "short.txt"], 1, "short.txt: expected at least 120 tokens in its part for"),
         (["--test-text", "short.txt", "--evaluate-lengths", "200"], 1, "in its part for the test"),
         (["--evaluate-lengths", "2000"], 1, "expected at least 2,000 tokens"),
-        (["--evaluate-lengths", "510", "--test-text", "other.txt"], 1, "512 positions of Llama"),
+        (
+            ["--evaluate-lengths", "510", "--test-text", "other.txt"],
+            1,
+            "at most 512 tokens, the positions of Llama",
+        ),
         (["--lengths", "40"], 1, "length: expected at least"),
         (["--tolerance", "-1"], 2, "--tolerance"),
         (["--output", "empty.txt/new"], 1, "empty.txt"),

@@ -96,10 +96,8 @@ def test_prompts_begin_as_texts_do(model: Path, monkeypatch: pytest.MonkeyPatch)
         loaded, tokenizer = load(name)
 
         class Beginning:
-            encode = staticmethod(tokenizer.encode)
-
-            def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-                return {"input_ids": [1, *tokenizer.encode(text)]}
+            def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+                return [1] * add_special_tokens + list(tokenizer.encode(text))
 
         return loaded, Beginning()
 
@@ -129,9 +127,9 @@ def test_an_interrupt_reports_what_is_done(
     until = 0.5
     assert _run(model, "--lengths", "16,32", "--inputs", "3") == 0
     said = capsys.readouterr().out
-    assert "4 heads, part of an input (interrupted)" in said
-    assert "model.layers.1.self_attn: interrupted before it" in said
-    assert "part of the first at each length" in Path("build/diagnosis.html").read_text("utf-8")
+    assert "4 heads, an unfinished input (interrupted)" in said
+    assert "model.layers.1.self_attn: interrupted before this layer" in said
+    assert "part of the first" in Path("build/diagnosis.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -139,12 +137,16 @@ def test_an_interrupt_reports_what_is_done(
     [
         (["--lengths", "64"], 2, "--lengths: expected at least 2 different whole numbers"),
         (["--lengths", "64,many"], 2, "got '64,many'"),
-        (["--lengths", "64,1024"], 2, "at most the 512 positions of LlamaForCausalLM, got 1,024"),
+        (
+            ["--lengths", "64,1024"],
+            2,
+            "at most 512 tokens, the positions of LlamaForCausalLM, got 1,024",
+        ),
         (["--prompt", "maximum", "--lengths", "8,512"], 2, "512 elements make"),
         (["--prompt", "maximum", "--lengths", "8,20000"], 2, "elements: expected from 1 to 10000"),
         (["--prompt", "minimum"], 2, "--prompt"),
         (["--prompt", "maximum", "--text", "short.txt"], 2, "a text or a prompt, got both"),
-        (["--text", "empty.txt"], 2, "empty.txt is empty"),
+        (["--text", "empty.txt"], 2, "got empty.txt, which is empty"),
         (["--text", "bytes.txt"], 2, "expected text in UTF-8"),
         (["--text", "tiny.txt"], 2, "expected a text of at least 4 tokens, got 3"),
         (["--text", "short.txt", "--lengths", "8,64"], 2, "at least 64 tokens, the longest of"),
@@ -177,7 +179,7 @@ def test_models_that_cannot_be_measured(tmp_path: Path, capsys: pytest.CaptureFi
     small = {"d_model": 16, "d_ff": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}
     pair = hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=128, **small))
     for name, made, said in (
-        ("mamba", hf.MambaForCausalLM(mamba), "there is no attention layer in it"),
+        ("mamba", hf.MambaForCausalLM(mamba), "expected a model with attention layers"),
         ("t5", pair, "got the encoder-decoder"),
     ):
         folder = save(made, tmp_path / name)
@@ -188,7 +190,7 @@ def test_models_that_cannot_be_measured(tmp_path: Path, capsys: pytest.CaptureFi
         assert error.count("\n") == 1
     few = save_llama(tmp_path / "few", max_position_embeddings=64)
     assert _run(few, "--prompt", "maximum") == 1
-    assert "too few for prompts of 16 elements" in capsys.readouterr().err
+    assert "expected positions for prompts of 16 elements, got 64" in capsys.readouterr().err
     assert _run(tmp_path, "--lengths", "8,16") == 1
     assert "no config.json" in capsys.readouterr().err
 

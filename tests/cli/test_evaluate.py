@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sharpmax.cli import main
-from sharpmax.models import Calibration, load_model
-from sharpmax.models._evaluation.evaluation import Evaluation
+from sharpmax.models import Calibration, Evaluation, load_model
+from sharpmax.models._evaluation import evaluate as evaluating
 from sharpmax.policies import Constant
 from tiny_models import others, save, save_llama
 
@@ -51,7 +51,7 @@ def test_plain_calibrated_and_controls(
     given = ["--calibration", "sharp=warm.json", "--calibration", tmp_path / "loud.json"]
     assert _run(model, *SMALL, *given) == 0
     said = capsys.readouterr().out
-    assert "Right answers, and the loss on text" in said
+    assert "Accuracy and text loss" in said
     assert "No calibration significantly improved" in said
     evaluation = Evaluation.load(Path("out/evaluation.json"))
     assert list(evaluation.arms) == [
@@ -62,7 +62,7 @@ def test_plain_calibrated_and_controls(
     written = {path.name for path in Path("out").iterdir()}
     assert written == {"evaluation.json", "report.html", "table.md", "accuracy.png"}
     page = Path("out/report.html").read_text(encoding="utf-8")
-    assert "Does sharpening help llama?" in page
+    assert "Calibration of llama" in page
     assert str(tmp_path) not in page
 
 
@@ -71,9 +71,13 @@ def test_without_controls_or_without_anything(model: Path) -> None:
     found = Evaluation.load(Path("out/evaluation.json"))
     assert list(found.arms) == ["plain", "warm"]
     assert "--no-controls" in found.command
+    assert _run(model, *SMALL, "--output", "controls", "--controls") == 0
+    controls = Evaluation.load(Path("controls/evaluation.json"))
+    assert list(controls.arms) == ["plain", "paper in all heads", "uniform beta 1.1"]
+    assert "--controls" in controls.command
     assert _run(model, *SMALL, "--output", "bare") == 0
     bare = Evaluation.load(Path("bare/evaluation.json"))
-    assert list(bare.arms) == ["plain", "paper in all heads", "uniform beta 1.1"]
+    assert list(bare.arms) == ["plain"]
     assert bare.settings.dtype == "float32"
 
 
@@ -101,7 +105,7 @@ def test_a_run_goes_on_with_more(model: Path, capsys: pytest.CaptureFixture[str]
     # Another file under the same name is another arm.
     Path("warm.json").write_bytes(Path("loud.json").read_bytes())
     assert _run(model, *some, "--calibration", "warm.json", "--resume") == 1
-    assert "'warm' there is another change of the model" in capsys.readouterr().err
+    assert "'warm': the evaluation has another change under this name" in capsys.readouterr().err
 
 
 def test_a_temperature_of_the_model_itself_is_told(
@@ -111,19 +115,19 @@ def test_a_temperature_of_the_model_itself_is_told(
     yarn["original_max_position_embeddings"] = 128
     folder = save_llama(tmp_path / "yarn", rope_parameters=yarn)
     assert _run(folder, *SMALL, "--no-controls") == 0
-    said = "llama: yarn scales the logits for contexts that it extends"
+    said = "llama: yarn scales the logits of extended contexts"
     assert f"note: {said}" in capsys.readouterr().out
 
 
 def test_an_interrupt_says_how_to_go_on(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Evaluation, "run", stop)
+    monkeypatch.setattr(evaluating, "run", stop)
     assert _run(model, *SMALL) == 130
-    assert "the same command with --resume goes on" in capsys.readouterr().out
+    assert "resume with the same command and --resume" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", others())
@@ -147,10 +151,10 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
         (["--calibration", "none.json"], 1, "none.json: No such file"),
         (["--calibration", "cut.json"], 1, "cut.json: truncated or damaged"),
         (["--calibration", "book.txt"], 1, "book.txt: truncated or damaged"),
-        (["--calibration", "plain=warm.json"], 2, "expected names that no other arm has"),
+        (["--calibration", "plain=warm.json"], 2, "expected a name that no other arm has"),
         (["--calibration", "a=warm.json", "--calibration", "a=loud.json"], 2, "got 'a'"),
         (["--lengths", "120,600"], 1, "book.txt: expected at least"),
-        (["--lengths", "510"], 1, "at most the 512 positions of LlamaForCausalLM, got 515"),
+        (["--lengths", "510"], 1, "at most 512 tokens, the positions of LlamaForCausalLM, got 515"),
         (["--text", "short.txt"], 1, "short.txt: expected at least 150 tokens, the longest"),
         (["--tasks", "passkey,sums"], 2, "--tasks: expected some of passkey, key-value, maximum"),
         (["--wordings", "odd"], 2, "--wordings: expected some of usual, unseen"),
@@ -171,8 +175,8 @@ def test_calibrations_of_other_models_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for settings, said in (
-        ({"num_hidden_layers": 1}, "the calibration is for 2 attention layers"),
-        ({"num_attention_heads": 2}, "the calibration is for 4 query heads in layer 0"),
+        ({"num_hidden_layers": 1}, "expected 2 attention layers, LlamaForCausalLM has 1"),
+        ({"num_attention_heads": 2}, "expected 4 query heads in layer 0"),
     ):
         other = save_llama(tmp_path / "other" / "llama", **settings)
         capsys.readouterr()

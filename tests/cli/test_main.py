@@ -42,7 +42,7 @@ def test_without_arguments_shows_the_help() -> None:
         (["--colour"], "--colour"),
         (["theory"], "--spread"),
         (["theory", "--spread", "wide", "--epsilon", "0.1"], "--spread"),
-        (["demo", "--seed", "-1"], "--seed"),
+        (["demo", "--seeds", "0"], "--seeds"),
     ],
 )
 def test_bad_arguments_exit_with_2_and_one_line(
@@ -64,8 +64,23 @@ def test_help_imports_neither_the_experiments_nor_a_framework() -> None:
         "from sharpmax.cli import main\n"
         "try:\n    main(['--help'])\n"
         "except SystemExit:\n    pass\n"
-        "heavy = {'sharpmax.lab', 'sharpmax.models', 'matplotlib', 'torch', 'jax', 'scipy'}\n"
+        "heavy = {'experiments', 'sharpmax.models', 'matplotlib', 'torch', 'jax', 'scipy'}\n"
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+
+
+@pytest.mark.parametrize("module", ["typer", "rich"])
+def test_without_the_extra_a_line_says_what_to_install(module: str) -> None:
+    script = f"import sys; sys.modules[{module!r}] = None\n"
+    library = "import sharpmax; assert sharpmax.theory.critical_length(1.0, 0.5)"
+    subprocess.run([sys.executable, "-c", script + library], check=True)
+    command = "from sharpmax.cli import main; main(['theory'])"
+    result = subprocess.run(
+        [sys.executable, "-c", script + command], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    expected = f"needs {module}, which is not installed: pip install 'sharpmax[cli]'\n"
+    assert result.stderr == f"sharpmax: The command line of sharpmax {expected}"

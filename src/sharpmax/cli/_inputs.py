@@ -1,4 +1,4 @@
-"""What commands are given: options of several of them, texts, and lists with commas."""
+"""Arguments of commands: options that several of them share, texts, and lists with commas."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 __all__ = [
+    "Contexts",
     "Dtype",
     "Model",
-    "QuestionSeed",
     "Questions",
     "Resume",
-    "Stretches",
+    "Seed",
     "Windows",
-    "dtype_of",
-    "name_of",
+    "joined",
     "names",
     "numbers",
-    "own_text",
     "read_texts",
 ]
 
@@ -32,32 +30,44 @@ Model = Annotated[
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
-    typer.Option(help="Numbers to compute with.", show_default="those that the model comes in"),
+    typer.Option(help="Data type of the model.", show_default="that of its files"),
 ]
 Questions = Annotated[
-    int, typer.Option(min=1, help="Questions of each task and length in the comparison.")
+    int, typer.Option(min=1, help="Questions per task, length and wording in the evaluation.")
 ]
-Stretches = Annotated[
-    int, typer.Option(min=2, help="Stretches of text that the questions are asked about.")
+Contexts = Annotated[
+    int, typer.Option(min=2, help="Passages of text that these questions are about.")
 ]
-Windows = Annotated[
-    int, typer.Option(min=2, help="Windows of text of each length in the comparison.")
-]
-QuestionSeed = Annotated[int, typer.Option(min=0, help="Of the questions and their order.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an earlier run.")]
+Windows = Annotated[int, typer.Option(min=2, help="Windows of text per length in the evaluation.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the questions and of their order.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")]
+
+
+def joined(values: Sequence[object]) -> str:
+    """Write a list as an option takes it.
+
+    Example:
+        >>> joined((512, 1024))
+        '512,1024'
+    """
+    return ",".join(map(str, values))
 
 
 def numbers(
     option: str, text: str, *, count: int | None = None, least: int = 1, above: int = 0
 ) -> tuple[int, ...]:
-    """Whole numbers with commas between.
+    """Read whole numbers that are separated by commas.
 
     Args:
-        option: Name of the option, for the error.
+        option: Name of the option, for the message.
         text: The numbers.
-        count: How many there have to be, in their order; None takes any number, each once, sorted.
-        least: How many different ones there have to be at least.
-        above: What they have to be above.
+        count: The exact number of them, which keep their order; None allows any number, and
+            returns each of them once, sorted.
+        least: The smallest number of distinct values.
+        above: The values have to be above this.
+
+    Raises:
+        typer.BadParameter: Something else was given.
     """
     try:
         found = tuple(int(number) for number in text.split(","))
@@ -69,71 +79,59 @@ def numbers(
     if few or min(found) <= above:
         how_many = f"at least {least} different " if least > 1 else f"{count} " if count else ""
         raise typer.BadParameter(
-            f"expected {how_many}whole numbers above {above}, with commas; got {text!r}",
+            f"expected {how_many}whole numbers above {above}, separated by commas; got {text!r}",
             param_hint=option,
         )
     return found
 
 
 def names(option: str, text: str, known: Sequence[Any]) -> tuple[Any, ...]:
-    """Some of the known names, each once.
+    """Read some of the known names, separated by commas, each once.
 
     Args:
-        option: Name of the option, for the error.
-        text: The names, with commas.
-        known: Those that there are.
+        option: Name of the option, for the message.
+        text: The names.
+        known: The known names.
+
+    Raises:
+        typer.BadParameter: A name is not known.
     """
     found = tuple(dict.fromkeys(text.split(",")))
     for name in found:
         if name not in known:
             raise typer.BadParameter(
-                f"expected some of {', '.join(known)}, with commas; got {name!r}",
+                f"expected some of {', '.join(known)}, separated by commas; got {name!r}",
                 param_hint=option,
             )
     return found
 
 
-def read_texts(option: str, files: Sequence[Path]) -> dict[str, str]:
-    """Texts by the names of their files.
+def read_texts(option: str, files: Sequence[Path] | None) -> dict[str, str]:
+    """Read text files.
 
     Args:
-        option: Name of the option, for the error.
-        files: In UTF-8, of different names.
+        option: Name of the option, for the message.
+        files: Files in UTF-8 with different names; None for none.
+
+    Returns:
+        The texts by the names of their files.
+
+    Raises:
+        typer.BadParameter: A file is empty or not in UTF-8, or two have the same name.
     """
     found: dict[str, str] = {}
-    for file in files:
+    for file in files or ():
+        problem = ""
+        text = ""
         try:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise typer.BadParameter(
-                f"expected text in UTF-8, got other bytes in {file}", param_hint=option
-            ) from None
-        if not text.strip():
-            raise typer.BadParameter(
-                f"expected a file with text in it, {file} is empty", param_hint=option
-            )
-        if file.name in found:
-            raise typer.BadParameter(
-                f"expected files of different names, got {file.name} twice", param_hint=option
-            )
+            problem = f"expected text in UTF-8, got other bytes in {file}"
+        if not problem and not text.strip():
+            problem = f"expected a file with text, got {file}, which is empty"
+        if not problem and file.name in found:
+            problem = f"expected files with different names, got {file.name} twice"
+        if problem:
+            raise typer.BadParameter(problem, param_hint=option)
         found[file.name] = text
     return found
-
-
-def name_of(model: str, loaded: Any) -> str:
-    """The name of a model, as results show it: without the folders on the way to it."""
-    name = getattr(loaded.config, "_name_or_path", "") or model
-    return Path(name).name if Path(name).exists() else str(name)
-
-
-def dtype_of(loaded: Any) -> str:
-    """The type of the numbers of a model, as results show it."""
-    return str(loaded.dtype).removeprefix("torch.")
-
-
-def own_text() -> dict[str, str]:
-    """The text of this package by its name; it is there wherever the package is installed."""
-    from sharpmax._version import __version__
-    from sharpmax.tasks import own_source
-
-    return {f"the source code of sharpmax {__version__}": own_source()}

@@ -85,7 +85,14 @@ class Bars:
         self._written[bar] = 0
         return bar
 
-    def step(self, bar: TaskID, completed: float, note: str = "", name: str | None = None) -> None:
+    def step(
+        self,
+        bar: TaskID,
+        completed: float,
+        note: str = "",
+        name: str | None = None,
+        total: float | None = None,
+    ) -> None:
         """Move a bar.
 
         Args:
@@ -93,9 +100,15 @@ class Bars:
             completed: How many steps are complete.
             note: What to show beside it.
             name: A new name; None keeps the present one.
+            total: A new total; None keeps the present one.
         """
         self._progress.update(
-            bar, completed=completed, note=note, description=name, refresh=self._refresh
+            bar,
+            completed=completed,
+            total=total,
+            note=note,
+            description=name,
+            refresh=self._refresh,
         )
         task = next(task for task in self._progress.tasks if task.id == bar)
         part = int(_LINES * completed / (task.total or 1))

@@ -1,4 +1,4 @@
-"""`sharpmax theory`: from how many items on no coefficient can reach a given size."""
+"""`sharpmax theory`: the length from which softmax coefficients must be small."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["theory"]
 def theory(
     spread: Annotated[
         list[float],
-        typer.Option(help="Largest logit minus smallest, at least 0. Repeat it for several."),
+        typer.Option(help="Largest minus smallest logit, at least 0. Repeat it for several."),
     ],
     epsilon: Annotated[
         list[float],
-        typer.Option(help="A coefficient, above 0 and at most 1. Repeat it for several."),
+        typer.Option(help="Size of a coefficient, above 0 and at most 1. Repeat it for several."),
     ],
     temperature: Annotated[float, typer.Option(help="Temperature of the softmax, above 0.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show from how many items on no softmax coefficient can reach EPSILON.
+    """Compute the number of items from which no softmax coefficient can reach EPSILON.
 
-    By Lemma 2.1 of "Softmax is not Enough": every coefficient of n logits that are no further apart
-    than SPREAD is at most exp(SPREAD / TEMPERATURE) / n.
+    Lemma 2.1 of "Softmax is not Enough": if n logits differ by at most SPREAD, every coefficient is
+    at most exp(SPREAD / TEMPERATURE) / n.
     """
-    # The mathematics is imported when the command runs, so that --help answers at once.
+    # Imported when the command runs, so that --help is fast.
     from sharpmax.theory import critical_length
 
     try:
@@ -63,18 +63,18 @@ def _print_table(
     for s, row in zip(spread, lengths, strict=True):
         table.add_row(f"{s:g}", *map(_readable, row))
     console = Console()
-    console.print("[bold]From how many items on no coefficient can reach epsilon[/bold]")
+    console.print("[bold]Number of items from which no coefficient can reach epsilon[/bold]")
     console.print(table)
     console.print(
-        f"By Lemma 2.1, a coefficient among n is at most exp(spread / {temperature:g}) / n.",
+        f"Lemma 2.1: a coefficient among n items is at most exp(spread / {temperature:g}) / n.",
         highlight=False,
     )
 
 
 def _readable(length: int) -> str:
-    """Digits in groups, or a power of ten where they would be too many to read."""
+    """Format a number with separators, or as a power of ten if it is too long to read."""
     if length < 10**15:
         return f"{length:,}"
     digits = str(length)
-    # Cut, not rounded: the number is at least what is shown.
+    # Truncated, not rounded: the number is at least what is shown.
     return f"{digits[0]}.{digits[1:3]}e+{len(digits) - 1}"

@@ -31,6 +31,9 @@ from sharpmax.models._calibration.result import (  # noqa: E402
 from sharpmax.models._diagnosis.diagnose import diagnose  # noqa: E402
 from sharpmax.models._diagnosis.heads import Distribution, Head, HeadRecord  # noqa: E402
 from sharpmax.models._diagnosis.result import Diagnosis  # noqa: E402
+from sharpmax.models._evaluation.evaluate import EvaluationProgress, evaluate  # noqa: E402
+from sharpmax.models._evaluation.result import CellResult, Evaluation  # noqa: E402
+from sharpmax.models._evaluation.verdict import Comparison, Verdict  # noqa: E402
 from sharpmax.models._handle import LayerStatus, Sharpened  # noqa: E402
 from sharpmax.models._inspect import CannotSharpenError  # noqa: E402
 from sharpmax.models._interface import Recorder  # noqa: E402
@@ -44,9 +47,13 @@ __all__ = [
     "Calibration",
     "CannotLoadError",
     "CannotSharpenError",
+    "CellResult",
+    "Comparison",
     "DamagedFileError",
     "Diagnosis",
     "Distribution",
+    "Evaluation",
+    "EvaluationProgress",
     "Head",
     "HeadRecord",
     "LayerCalibration",
@@ -56,11 +63,13 @@ __all__ = [
     "Sharpened",
     "Splits",
     "Stage",
+    "Verdict",
     "Window",
     "answer",
     "answer_loss",
     "calibrate",
     "diagnose",
+    "evaluate",
     "load_model",
     "record",
     "sharpen",

@@ -4,18 +4,16 @@ import re
 
 import pytest
 
-from sharpmax.models import Splits
+from sharpmax._settings import TASKS, Task
 from sharpmax.models._evaluation.cells import (
-    TASKS,
     Cell,
-    Task,
     cells_of,
     check_texts,
-    fitting_splits,
+    default_lengths,
     questions,
     windows,
 )
-from sharpmax.tasks import SEEN, UNSEEN
+from sharpmax.tasks import UNSEEN
 from tiny_models import tokenizer
 
 TOKENS = tokenizer()
@@ -68,32 +66,6 @@ def test_windows_do_not_overlap_and_are_spread_over_the_texts(count: int) -> Non
         windows(TOKENS, [text], 4000, 1)
 
 
-def test_parts_of_a_fit_have_their_own_texts_contexts_and_questions() -> None:
-    texts = Splits(["a" * 2000], ["b" * 2000], ["c" * 2000])
-    options = {"contexts": (5, 3, 2), "seed": 0}
-    tasks: tuple[Task, ...] = ("passkey", "key-value", "maximum")
-    splits = fitting_splits(TOKENS, texts, tasks, [400, 450], **options)
-    answers = []
-    for letter, part, count in zip("abc", vars(splits).values(), (5, 3, 2), strict=True):
-        # A question a context, but one for each of the eight pairs of a context.
-        assert len(part) == 2 * count * (1 + 8 + 1)
-        assert len({question.context for question in part}) == 2 * 3 * count
-        for question in part:
-            text = TOKENS.decode(question.ids).replace(" ", "")
-            others = {"a": "bc", "b": "ac", "c": "ab"}[letter]
-            assert not any(other * 9 in text for other in others)
-        answers.append([question.ids for question in part])
-    assert not set(answers[0]) & set(answers[1])
-    assert {len(question.ids) for question in splits.fit} == {400, 450}
-
-
-def test_nothing_is_fitted_on_wordings_that_are_kept_for_the_test() -> None:
-    texts = Splits(*([text] for text in ("a" * 900, "b" * 900, "c" * 900)))
-    for task in ("passkey", "key-value"):
-        splits = fitting_splits(TOKENS, texts, [task], [400], contexts=(9, 3, 3), seed=1)
-        assert {question.wording for question in splits.fit} == set(SEEN)
-
-
 def test_cells_of_tasks_and_lengths() -> None:
     cells = cells_of(TASKS, [64, 128])
     assert len(cells) == 2 * 6
@@ -109,8 +81,24 @@ def test_cells_of_tasks_and_lengths() -> None:
 def test_short_texts_are_named() -> None:
     check_texts(TOKENS, {"book": "a" * 100}, 100)
     expected = (
-        "diary: expected at least 1,000 tokens, the longest of the lengths, in its end, got 5; "
+        "diary: expected at least 1,000 tokens in its end, the longest of the lengths, got 5; "
         "give a longer text or shorter lengths"
     )
     with pytest.raises(ValueError, match=re.escape(expected)):
-        check_texts(TOKENS, {"book": "a" * 1000, "diary": "short"}, 1000, ", in its end")
+        check_texts(TOKENS, {"book": "a" * 1000, "diary": "short"}, 1000, " in its end")
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, (1024, 2048, 4096)),
+        (8192, (1024, 2048, 4096)),
+        (4096, (1024, 2048)),
+        (512, (480,)),
+    ],
+)
+def test_default_lengths_are_those_that_the_model_allows(
+    limit: int | None, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sharpmax.models._evaluation.cells.positions", lambda _: limit)
+    assert default_lengths(None) == expected  # type: ignore[arg-type]

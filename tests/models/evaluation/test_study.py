@@ -12,17 +12,13 @@ import transformers as hf
 
 from calibrations import CALIBRATIONS, make_calibration
 from sharpmax._files import DamagedFileError, SettingsChangedError
-from sharpmax.models import OtherModelError, Splits
-from sharpmax.models._evaluation import evaluation as measuring
+from sharpmax._settings import CalibrationSettings as Settings
+from sharpmax._settings import EvaluationSettings
+from sharpmax.models import OtherModelError
 from sharpmax.models._evaluation.cells import Cell
-from sharpmax.models._evaluation.study import (
-    Settings,
-    Study,
-    arms_of,
-    best,
-    check_parts,
-    split_texts,
-)
+from sharpmax.models._evaluation.evaluate import open_evaluation, run
+from sharpmax.models._evaluation.splits import split_texts
+from sharpmax.models._evaluation.study import Study
 from tiny_models import SETTINGS, tokenizer
 
 TOKENS = tokenizer()
@@ -31,7 +27,7 @@ RUN = Settings(
     "tiny", {"book": len(TEXT)}, {}, tasks=("passkey",), lengths=(120,), contexts=(4, 4, 3),
     windows=(3, 3, 2), steps=3, batch=2, learning_rate=0.2, tolerance=9.0,
 )  # fmt: skip
-MEASURED = measuring.Settings("tiny", {"book": 100}, questions=4, contexts=2, windows=2)
+MEASURED = EvaluationSettings("tiny", {"book": 100}, questions=4, contexts=2, windows=2)
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +75,15 @@ def test_families_are_fitted_once_and_compared(
     assert chosen in study.calibrations.values()
     arms = study.arms(["constant", "gain"])
     assert list(arms)[:3] == ["plain", "constant", "gain"]
-    found = study.evaluation(MEASURED)
-    found.run(model, TOKENS, texts.test, arms, [Cell("passkey", 120), Cell("text", 100)])
-    assert len(study.evaluation(MEASURED).results) == 2 * len(arms)
+    path, cells = study.evaluation_path, [Cell("passkey", 120), Cell("text", 100)]
+    found = open_evaluation(path, MEASURED, "")
+    run(found, model, TOKENS, texts.test, arms, cells, path=path)
+    again = open_evaluation(path, MEASURED, "", resume=True)
+    assert len(again.results) == 2 * len(arms)
+    assert again.calibrations.keys() == {"constant", "gain"}
+    assert again.verdict() == found.verdict()
     with pytest.raises(SettingsChangedError, match="the same settings"):
-        study.evaluation(replace(MEASURED, questions=5))
+        open_evaluation(path, replace(MEASURED, questions=5), "", resume=True)
 
 
 def test_a_run_that_was_stopped_in_a_fit_goes_on(model: Any, tmp_path: Path) -> None:
@@ -125,14 +125,6 @@ def test_an_earlier_run_is_neither_overwritten_nor_mixed(model: Any, tmp_path: P
         _study(tmp_path)
 
 
-def test_the_best_is_certain_by_the_second_part() -> None:
-    assert best(CALIBRATIONS) == "constant+gain"
-    empty = make_calibration("constant", certain=None)
-    assert best({"constant": empty, "gain": CALIBRATIONS["gain"]}) == "gain"
-    assert best({"constant": empty}) is None
-    assert best({}) is None
-
-
 def test_where_nothing_holds_the_choice_is_empty(tmp_path: Path) -> None:
     study = _study(tmp_path)
     study.calibrations = {
@@ -140,40 +132,6 @@ def test_where_nothing_holds_the_choice_is_empty(tmp_path: Path) -> None:
     }
     assert study.choose(["gain", "entropy"]).layers == ()
     assert json.loads((tmp_path / "calibration.json").read_text("utf-8"))["layers"] == []
-
-
-def test_arms() -> None:
-    assert list(arms_of(CALIBRATIONS)) == [
-        "plain", "constant", "gain", "constant+gain", "paper in all heads", "uniform beta 1.1",
-        "shuffled constant+gain",
-    ]  # fmt: skip
-    assert list(arms_of(CALIBRATIONS, controls=False)) == ["plain", *CALIBRATIONS]
-    assert list(arms_of({})) == ["plain", "paper in all heads", "uniform beta 1.1"]
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_parts_of_texts_have_nothing_in_common_and_leave_nothing_out(apart: bool) -> None:
-    texts = [TEXT, TEXT.upper()]
-    parts = split_texts(texts, ["a third"] if apart else [])
-    for place, text in enumerate(texts):
-        whole = parts.fit[place] + parts.select[place]
-        assert text.startswith(whole)
-        assert len(parts.fit[place]) == pytest.approx(0.7 * len(whole), abs=1)
-        assert whole == text if apart else whole + parts.test[place] == text
-    assert len(parts.test) == (1 if apart else 2)
-
-
-def test_short_parts_are_named() -> None:
-    parts, names = split_texts([TEXT]), Splits(["book"], ["book"], ["book"])
-    check_parts(TOKENS, parts, names, [120], [200])
-    size = {name: len(TOKENS.encode(part[0])) for name, part in vars(parts).items()}
-    for part, lengths, test_lengths in (
-        ("choosing heads", [size["select"] + 1], [10]),
-        ("the test", [10], [size["test"] + 1]),
-    ):
-        said = f"book: expected at least .*, in its part for {part}, got"
-        with pytest.raises(ValueError, match=said):
-            check_parts(TOKENS, parts, names, lengths, test_lengths)
 
 
 def test_the_law_of_the_entropy_is_not_asked_to_flatten(

@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
-from sharpmax.models import Calibration
+from sharpmax.models import Calibration, Evaluation
 from sharpmax.models._evaluation.cells import Cell, cells_of
-from sharpmax.models._evaluation.evaluation import Evaluation
-from sharpmax.models._evaluation.verdict import Case, compare, fitted_tasks, judge, surprise
+from sharpmax.models._evaluation.verdict import (
+    CASES,
+    Case,
+    compare,
+    fitted_tasks,
+    judge,
+    surprise,
+)
 
 CELLS = cells_of(["passkey", "key-value"], [1024, 2048])
 
@@ -57,6 +63,8 @@ def test_every_case(
 ) -> None:
     verdict = judge(_evaluation(**shares), calibrations)
     assert (verdict.case, verdict.subject) == (case, subject)
+    about = "" if subject is None else f" ({subject})"
+    assert verdict.summary().startswith(f"verdict: {case}{about}: {CASES[case]}")
 
 
 def test_what_may_be_chance_is_not_decided() -> None:
@@ -141,6 +149,9 @@ def test_text_that_was_fitted_is_judged_by_its_loss() -> None:
     assert (verdict.case, verdict.subject, verdict.tasks) == ("sharpening", "constant", ("text",))
     found = verdict.against_plain["constant"]
     assert found.of_text
+    assert verdict.of_text
+    change = f"{-found.difference:+.3f} nats per token, 95% interval {-found.interval[1]:+.3f} to"
+    assert f"constant against plain: {change}" in verdict.summary()
     assert (found.questions, found.contexts) == (24, 12)
     assert found.difference == pytest.approx(0.05, abs=0.002)
     assert 0 < found.interval[0] < found.difference < found.interval[1]

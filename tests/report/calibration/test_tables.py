@@ -97,7 +97,7 @@ def test_only_columns_with_values_are_shown() -> None:
     both = heads_table(CALIBRATIONS["constant+gain"])
     assert both.header == ["layer", "head", "beta", "gain"]
     assert both.rows == [
-        ["0", "1", "1.400", "1.100"], ["1", "2", "1.300", "1.000"], ["2", "2", "1.000", "0.800"],
+        ["0", "1", "1.400", "1.100"], ["1", "2", "1.300", "1.000"], ["2", "2", "", "0.800"],
     ]  # fmt: skip
     assert heads_table(make_calibration("gain", certain=None)).rows == []
 

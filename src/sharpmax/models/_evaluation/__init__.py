@@ -1,1 +1,1 @@
-"""Does a calibration help a language model, and was it the sharpening that did it?"""
+"""Evaluate models on long prompts, and judge whether a calibration helps and why."""

@@ -1,112 +1,126 @@
-"""What is compared: a model as it is, calibrations, and the controls that tell why they help."""
+"""What is compared: the plain model, changes of its attention, and controls that explain them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sharpmax.models import Calibration, LayerCalibration
-from sharpmax.policies import Constant, Exponential, Paper, Policy
+from sharpmax.models._calibration.result import Calibration, LayerCalibration
+from sharpmax.models._evaluation.heads import best
+from sharpmax.policies import Constant, Paper, Policy
 
-__all__ = ["Change", "control_arms", "shuffled", "uniform"]
+__all__ = [
+    "PAPER",
+    "PLAIN",
+    "SHUFFLED",
+    "UNIFORM",
+    "UNIFORM_BETA",
+    "Change",
+    "arms_of",
+    "describe",
+    "is_control",
+    "named",
+    "shuffled",
+]
 
 Change = Policy | Calibration | None
 """What is done to a model; None is nothing."""
 
-UNIFORM = 1.1
-"""The beta of all heads, in the control that calibrates nothing."""
+UNIFORM_BETA = 1.1
+"""The inverse temperature of all heads in one of the controls."""
+
+PLAIN = "plain"
+PAPER = "paper in all heads"
+UNIFORM = f"uniform beta {UNIFORM_BETA:g}"
+SHUFFLED = "shuffled "
 
 
-def uniform(beta: float = UNIFORM) -> Policy:
-    """The same temperature in all heads."""
-    return Constant(beta)
+def is_control(name: str) -> bool:
+    """Tell whether a name is that of the plain model or of a control that needs no fit."""
+    return name in (PLAIN, PAPER) or name.startswith(("uniform beta ", SHUFFLED))
 
 
-def control_arms(
-    calibration: Calibration | None, name: str = "heads", seed: int = 0
-) -> dict[str, Change]:
-    """The model as it is, and what a calibration has to be compared with, by name.
+def named(changes: Change | Mapping[str, Any]) -> dict[str, Policy | Calibration]:
+    """Give names to changes.
 
     Args:
-        calibration: What is to be judged; None for the controls that need none.
-        name: Of the calibration.
-        seed: Of the shuffling.
+        changes: Changes by name, one change, or None for no change.
+
+    Raises:
+        ValueError: A name is that of a control.
     """
-    found: dict[str, Change] = {
-        "plain": None,
-        "paper in all heads": Paper(warn=False),
-        f"uniform beta {UNIFORM:g}": uniform(),
-    }
-    if calibration is not None:
-        found[f"shuffled {name}"] = shuffled(calibration, seed)
-    return found
+    if changes is None:
+        return {}
+    if isinstance(changes, Calibration):
+        return {"calibrated": changes}
+    if isinstance(changes, Policy):
+        return {type(changes).__name__: changes}
+    for name in changes:
+        if is_control(name):
+            raise ValueError(f"changes: expected names other than those of controls, got {name!r}")
+    return dict(changes)
+
+
+def arms_of(
+    changes: Mapping[str, Policy | Calibration], *, controls: bool = True
+) -> dict[str, Change]:
+    """Collect the plain model, changes, and the controls of the best calibration among them.
+
+    Args:
+        changes: Changes by name.
+        controls: Whether to include the controls.
+    """
+    arms: dict[str, Change] = {PLAIN: None, **changes}
+    if controls:
+        arms |= {PAPER: Paper(warn=False), UNIFORM: Constant(UNIFORM_BETA)}
+        calibrations = {n: each for n, each in changes.items() if isinstance(each, Calibration)}
+        chosen = best(calibrations) or next(iter(calibrations), None)
+        if chosen is not None:
+            arms[f"{SHUFFLED}{chosen}"] = shuffled(calibrations[chosen])
+    return arms
 
 
 def shuffled(calibration: Calibration, seed: int = 0) -> Calibration:
-    """The same numbers on other heads: is it these heads, or any?
+    """Assign the changes of a calibration to other heads, to test whether the choice matters.
 
-    Heads are exchanged within the whole model; a head keeps its numbers together.
+    Heads are exchanged within the whole model. The policy and the gain of a head stay together.
 
     Args:
-        calibration: Whose policies are all `Constant` or all `Exponential`.
-        seed: Of the exchange.
+        calibration: The calibration.
+        seed: Seed of the exchange.
 
     Raises:
-        TypeError: A policy is of another kind.
+        TypeError: Its policies are of several kinds, or of a kind that cannot be switched off.
     """
     counts = [count or 0 for count in calibration.head_counts]
-    owners = [(layer, head) for layer, count in enumerate(counts) for head in range(count)]
     entries = {entry.index: entry for entry in calibration.layers}
-    numbers = [_numbers(entries.get(layer), head) for layer, head in owners]
-    order = np.random.default_rng(seed).permutation(len(owners))
-    dealt = [numbers[place] for place in order]
+    heads: list[tuple[Policy | None, float | None]] = []
+    for layer, count in enumerate(counts):
+        entry = entries.get(layer, LayerCalibration(layer))
+        for head in range(count):
+            policy = None if entry.policy is None else entry.policy.of_head(head)
+            heads.append((policy, None if entry.gain is None else entry.gain[head]))
+    order = iter(np.random.default_rng(seed).permutation(len(heads)).tolist())
     layers = []
-    first = 0
     for index, count in enumerate(counts):
-        own = dealt[first : first + count]
-        first += count
-        layers.append(LayerCalibration(index, _policy(own), _gain(own)))
-    changed = tuple(entry for entry in layers if entry.policy is not None or entry.gain is not None)
-    return replace(calibration, layers=changed, before=None, after=None, notes={"shuffled": seed})
+        own = [heads[next(order)] for _ in range(count)]
+        policy = Policy.stack([policy for policy, _ in own])
+        gains = [gain for _, gain in own]
+        gain = tuple(1.0 if gain is None else gain for gain in gains) if any(gains) else None
+        if policy is not None or gain is not None:
+            layers.append(LayerCalibration(index, policy, gain))
+    return replace(
+        calibration, layers=tuple(layers), before=None, after=None, notes={"shuffled": seed}
+    )
 
 
-_Numbers = dict[str, float]
-
-
-def _numbers(entry: LayerCalibration | None, head: int) -> _Numbers:
-    """What a head gets, by name; nothing where it is left alone."""
-    found: _Numbers = {}
-    if entry is None:
-        return found
-    if entry.policy is not None:
-        if not isinstance(entry.policy, Constant | Exponential):
-            raise TypeError(
-                f"calibration: expected Constant or Exponential, got {type(entry.policy).__name__}"
-            )
-        for name in entry.policy.to_dict()["parameters"]:
-            value: Any = getattr(entry.policy, name)
-            # A single number is that of all heads.
-            found[name] = float(np.ravel(value)[head if np.size(value) > 1 else 0])
-    if entry.gain is not None:
-        found["gain"] = entry.gain[head]
-    return found
-
-
-def _policy(heads: Sequence[_Numbers]) -> Policy | None:
-    if any("beta" in numbers for numbers in heads):
-        return Constant(np.array([numbers.get("beta", 1.0) for numbers in heads]))
-    if any("strength" in numbers for numbers in heads):
-        return Exponential(
-            np.array([numbers.get("reference", 0.0) for numbers in heads]),
-            strength=np.array([numbers.get("strength", 0.0) for numbers in heads]),
-        )
-    return None
-
-
-def _gain(heads: Sequence[_Numbers]) -> tuple[float, ...] | None:
-    if not any("gain" in numbers for numbers in heads):
+def describe(change: Change) -> dict[str, Any] | None:
+    """Describe a change as plain data, without how it was found."""
+    if change is None:
         return None
-    return tuple(numbers.get("gain", 1.0) for numbers in heads)
+    if isinstance(change, Calibration):
+        return {"layers": change.to_dict()["layers"]} if change.layers else None
+    return change.to_dict()

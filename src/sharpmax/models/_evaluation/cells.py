@@ -1,15 +1,17 @@
-"""What models are asked: tasks by length and wording, on texts that are kept apart."""
+"""What a model is asked: one cell for each task, length and wording."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any
 
-from sharpmax.models import Splits, Window
+from transformers import PreTrainedModel
+
+from sharpmax._settings import LENGTHS, TASKS, WORDINGS, Task, Wording
+from sharpmax.models._calibration.objectives import Window
+from sharpmax.models._inspect import positions
 from sharpmax.tasks import (
-    SEEN,
     UNSEEN,
     Question,
     Tokenizer,
@@ -21,36 +23,28 @@ from sharpmax.tasks import (
 from sharpmax.tasks._questions import encode
 
 __all__ = [
-    "TASKS",
-    "WORDINGS",
     "Cell",
-    "Task",
-    "Wording",
     "cells_of",
+    "check_cells",
     "check_texts",
-    "fitting_splits",
+    "default_lengths",
+    "items",
     "questions",
     "windows",
 ]
 
-Task = Literal["passkey", "key-value", "maximum", "text"]
-TASKS: tuple[Task, ...] = get_args(Task)
-
-Wording = Literal["usual", "unseen"]
-WORDINGS: tuple[Wording, ...] = get_args(Wording)
-
-# Contexts of a task at a length begin at a multiple of this, so that no two share a number.
-_APART = 1_000_000
+_ANSWER_ROOM = 32
+"""Tokens that default lengths leave for the answer."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a table: a task at a length.
+    """A task at one length and in one wording.
 
     Attributes:
-        task: What is asked; "text" is the loss of the next token.
-        length: Tokens of a prompt or of a window.
-        wording: Of the questions: one that calibrations are fitted on, or those that none is.
+        task: What is asked; "text" is the loss per token.
+        length: Tokens per prompt or window.
+        wording: Wording of the questions.
     """
 
     task: Task
@@ -58,19 +52,27 @@ class Cell:
     wording: Wording = "usual"
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ValueError(f"tasks: expected some of {', '.join(TASKS)}, got {self.task!r}")
+        for name, value, known in (
+            ("tasks", self.task, TASKS),
+            ("wordings", self.wording, WORDINGS),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}: expected some of {', '.join(known)}, got {value!r}")
+
+    def __str__(self) -> str:
+        wording = ", unseen wording" if self.wording == "unseen" else ""
+        return f"{self.task} at {self.length:,}{wording}"
 
 
 def cells_of(
     tasks: Sequence[Task], lengths: Sequence[int], wordings: Sequence[Wording] = WORDINGS
 ) -> list[Cell]:
-    """All cells of some tasks at some lengths.
+    """List the cells of some tasks at some lengths.
 
     Args:
-        tasks: Which tasks.
-        lengths: Tokens of the prompts or windows.
-        wordings: How passkeys and pairs are asked for; the other tasks have one wording.
+        tasks: The tasks.
+        lengths: Tokens per prompt or window.
+        wordings: Wordings of passkey and key-value; the other tasks have one wording.
 
     Example:
         >>> [(cell.task, cell.wording) for cell in cells_of(["passkey", "text"], [512])]
@@ -85,17 +87,68 @@ def cells_of(
     ]
 
 
+def default_lengths(model: PreTrainedModel) -> tuple[int, ...]:
+    """Choose the default lengths that the positions of a model allow.
+
+    Args:
+        model: The model. If it is too short for all of the defaults, the longest prompt that leaves
+            room for an answer.
+    """
+    limit = positions(model)
+    if limit is None:
+        return LENGTHS
+    most = limit - _ANSWER_ROOM
+    return tuple(length for length in LENGTHS if length <= most) or (most,)
+
+
+def items(
+    cell: Cell,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    model: PreTrainedModel,
+    *,
+    count: int,
+    contexts: int,
+    window_count: int,
+    seed: int,
+) -> list[Any]:
+    """Draw the questions or windows of a cell, and check that the model can read them.
+
+    Args:
+        cell: The cell.
+        tokenizer: Tokenizer of the model.
+        texts: Texts for the questions or windows.
+        model: The model.
+        count: Number of questions.
+        contexts: Number of passages.
+        window_count: Number of windows, at most.
+        seed: The same seed gives the same questions.
+
+    Raises:
+        ValueError: A text or a length is too short, or the model has too few positions.
+    """
+    drawn: list[Any]
+    if cell.task == "text":
+        drawn = windows(tokenizer, texts, cell.length, window_count)
+        _check_positions(model, [len(window.ids) for window in drawn])
+    else:
+        drawn = questions(cell, tokenizer, texts, count=count, contexts=contexts, seed=seed)
+        # The last token of an answer is not read.
+        _check_positions(model, [len(each.ids) + len(each.answer_ids) - 1 for each in drawn])
+    return drawn
+
+
 def questions(
     cell: Cell, tokenizer: Tokenizer, texts: Sequence[str], *, count: int, contexts: int, seed: int
 ) -> list[Question]:
-    """The questions of a cell.
+    """Draw the questions of a cell.
 
     Args:
-        cell: Of another task than "text".
-        tokenizer: Of the model.
-        texts: What passkeys and pairs are hidden in.
-        count: How many questions.
-        contexts: How many stretches of the texts; maxima are each a context of their own.
+        cell: A cell of a task other than "text".
+        tokenizer: Tokenizer of the model.
+        texts: Texts that hide passkeys and pairs.
+        count: Number of questions.
+        contexts: Number of passages; every maximum is its own context.
         seed: The same seed gives the same questions.
     """
     options: dict[str, Any] = {"questions": count, "seed": seed, "prefix": start_tokens(tokenizer)}
@@ -109,13 +162,13 @@ def questions(
 def windows(
     tokenizer: Tokenizer, texts: Sequence[str], length: int, count: int, first: int = 1
 ) -> list[Window]:
-    """Windows of texts without overlap, evenly spread over them.
+    """Cut windows from texts, without overlap and evenly spread.
 
     Args:
-        tokenizer: Of the model.
+        tokenizer: Tokenizer of the model.
         texts: The texts.
-        length: Tokens of a window.
-        count: How many at the most.
+        length: Tokens per window.
+        count: Number of windows, at most.
         first: The first token whose loss counts.
 
     Raises:
@@ -137,71 +190,53 @@ def windows(
 def check_texts(
     tokenizer: Tokenizer, texts: Mapping[str, str], longest: int, where: str = ""
 ) -> None:
-    """See before the work whether texts are as long as the longest prompt.
+    """Check that texts are as long as the longest prompt.
 
     Args:
-        tokenizer: Of the model.
-        texts: By name.
+        tokenizer: Tokenizer of the model.
+        texts: Texts by name.
         longest: Tokens of the longest prompt.
-        where: What of a text is meant, if not all of it.
+        where: Which part of a text is meant, for the message.
 
     Raises:
-        ValueError: Naming the text, what was expected and what came.
+        ValueError: A text is too short.
     """
     for name, text in texts.items():
         got = len(encode(tokenizer, text))
         if got < longest:
             raise ValueError(
-                f"{name}: expected at least {longest:,} tokens, the longest of the lengths{where}, "
+                f"{name}: expected at least {longest:,} tokens{where}, the longest of the lengths, "
                 f"got {got:,}; give a longer text or shorter lengths"
             )
 
 
-def fitting_splits(
-    tokenizer: Tokenizer,
-    texts: Splits[str],
-    tasks: Sequence[Task],
-    lengths: Sequence[int],
-    *,
-    contexts: tuple[int, int, int],
-    seed: int,
-) -> Splits[Question]:
-    """Questions for fitting, choosing and testing a calibration, in wordings that are not unseen.
+def check_cells(
+    model: PreTrainedModel, tokenizer: Tokenizer, texts: Sequence[str], cells: Sequence[Cell]
+) -> None:
+    """Check in advance that all cells can be asked, since an evaluation may take hours.
 
     Args:
-        tokenizer: Of the model.
-        texts: For each part its own.
-        tasks: Which tasks, without "text".
-        lengths: Tokens of the prompts; the tasks are asked at each.
-        contexts: How many of each task and length the three parts have: one for a question of
-            passkey or maximum, and one for all pairs of key-value.
-        seed: The same seed gives the same questions.
+        model: The model.
+        tokenizer: Tokenizer of the model.
+        texts: The texts.
+        cells: The cells.
+
+    Raises:
+        ValueError: A text or a length is too short, or the model has too few positions.
     """
-    parts: list[list[Question]] = []
-    for number, (part, count) in enumerate(zip(vars(texts).values(), contexts, strict=True)):
-        found: list[Question] = []
-        for place, (task, length) in enumerate(product(tasks, lengths)):
-            drawn = _drawn(tokenizer, part, task, length, count, seed * 3 + number)
-            found += [replace(each, context=place * _APART + each.context) for each in drawn]
-        parts.append(found)
-    return Splits(*parts)
+    longest = max(cell.length for cell in cells)
+    _check_positions(model, [longest])
+    # Encoding a long text takes time, and a prompt needs only the start of it.
+    texts = [text[: 64 * longest] for text in texts]
+    for cell in cells:
+        # Two contexts with two questions each show all wordings of a cell.
+        items(cell, tokenizer, texts, model, count=4, contexts=2, window_count=1, seed=0)
 
 
-def _drawn(
-    tokenizer: Tokenizer, texts: Sequence[str], task: Task, length: int, contexts: int, seed: int
-) -> list[Question]:
-    options: dict[str, Any] = {"seed": seed + 1000 * length, "prefix": start_tokens(tokenizer)}
-    if task == "maximum":
-        return maximum_of_length(tokenizer, length, questions=contexts, **options)
-    if task == "passkey":
-        options |= {"questions": contexts, "contexts": contexts}
-        # A context has one question here, so the wordings are given by hand.
-        drawn = [
-            passkey(tokenizer, texts, length, wordings=(wording,), **options) for wording in SEEN
-        ]
-        return [drawn[place % len(SEEN)][place] for place in range(contexts)]
-    pairs = 8
-    return key_value(
-        tokenizer, texts, length, questions=contexts * pairs, contexts=contexts, pairs=pairs,
-        wordings=SEEN, **options,
-    )  # fmt: skip
+def _check_positions(model: PreTrainedModel, sizes: Sequence[int]) -> None:
+    limit = positions(model)
+    if limit is not None and max(sizes) > limit:
+        raise ValueError(
+            f"lengths: expected at most {limit:,} tokens, the positions of {type(model).__name__}, "
+            f"got {max(sizes):,} with the answer; give shorter lengths"
+        )

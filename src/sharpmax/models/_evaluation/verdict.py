@@ -1,35 +1,42 @@
-"""Was it the sharpening? Paired differences between arms on the questions of the test."""
+"""Judge whether sharpening helps: paired differences between arms on the test questions."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from sharpmax._resampling import clustered_interval
-from sharpmax.models import Calibration
-from sharpmax.models._evaluation.changes import certain_gain, changed_heads, kind
-from sharpmax.models._evaluation.evaluation import CellResult, Evaluation
+from sharpmax._settings import only_text
+from sharpmax.models._calibration.result import Calibration
+from sharpmax.models._evaluation.arms import PLAIN
+from sharpmax.models._evaluation.heads import Kind, best, changed_heads, kind
 
-__all__ = [
-    "PLAIN",
-    "Case",
-    "Comparison",
-    "Verdict",
-    "compare",
-    "fitted_tasks",
-    "judge",
-    "surprise",
-]
+if TYPE_CHECKING:
+    from sharpmax.models._evaluation.result import CellResult, Evaluation
 
-PLAIN = "plain"
-"""The arm of the model as it is."""
+__all__ = ["CASES", "Case", "Comparison", "Verdict", "compare", "fitted_tasks", "judge", "surprise"]
 
 Case = Literal[
-    "nothing", "sharpening", "flattening", "both", "any", "gain", "undecided", "no control"
+    "nothing", "no control", "both", "sharpening", "flattening", "gain", "any", "undecided"
 ]
+
+CASES: dict[Case, str] = {
+    "nothing": "no calibration improves on the plain model",
+    "no control": "a calibration helps, but there is none of temperatures alone or none of gains "
+    "alone to compare with",
+    "both": "temperatures and gains together improve on the plain model and on either alone",
+    "sharpening": "temperatures alone improve on the plain model and on gains alone",
+    "flattening": "temperatures alone improve on the plain model and on gains alone, and flatten "
+    "more heads than they sharpen",
+    "gain": "gains alone improve on the plain model and on temperatures alone",
+    "any": "temperatures alone and gains alone both improve on the plain model, and neither is "
+    "better",
+    "undecided": "a calibration helps, but its difference from the others may be chance",
+}
+"""The cases that a verdict distinguishes; the first that fits holds."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +44,14 @@ class Comparison:
     """Two arms on the same questions.
 
     Attributes:
-        arm: The one.
-        other: The other.
-        share: Of the questions that the one answers right; of text its loss, in nats a token.
-        other_share: The same of the other.
-        interval: Of the difference, 95%, from resampled contexts.
-        questions: How many; of text the number of windows.
-        contexts: How many of them are independent.
-        of_text: Whether it is text, where less is better.
+        arm: The first arm.
+        other: The second arm.
+        share: Accuracy of the first arm; for text its loss, in nats per token.
+        other_share: The same for the second arm.
+        interval: 95% interval of the improvement, from resampled contexts.
+        questions: Number of questions; for text the number of windows.
+        contexts: Number of independent contexts.
+        of_text: Whether the comparison is on text, where less is better.
     """
 
     arm: str
@@ -58,32 +65,38 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """By how much the one is better."""
+        """The improvement of the first arm over the second."""
         more = self.share - self.other_share
         return -more if self.of_text else more
 
     @property
     def better(self) -> bool:
-        """Whether the one is better for certain: all of the interval is above 0."""
+        """Whether the first arm is significantly better: the whole interval is above 0."""
         return self.interval[0] > 0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether sharpening did it, and what says so.
+    """Whether a calibration helps, and whether sharpening is the reason.
+
+    Compared are, on all questions of the fitted tasks or on text if that was fitted: the plain
+    model, the best calibration of temperatures alone, the best of gains alone, and the best of
+    both. The best is chosen by the second split of the data of the calibration, not by these
+    questions. An arm is better than another if the whole 95% interval of the paired difference is
+    above 0. An arm helps if it is better than the plain model.
 
     Attributes:
-        case: Which of the cases that `judge` tells apart.
-        subject: The arm that the verdict is about; None where nothing held.
+        case: The first of `CASES` that fits.
+        subject: The arm that the verdict is about; None if nothing helps.
         temperature: The arm that changes temperatures alone, if there is one.
         gain: The arm that changes gains alone, if there is one.
         both: The arm that changes both, if there is one.
-        against_plain: Each of these three against the model as it is.
+        against_plain: Each of these three against the plain model.
         against_gain: Temperatures alone against gains alone.
         beyond: Both against temperatures alone, and against gains alone.
-        sharper: Heads that the temperatures of the subject make sharper.
-        flatter: Heads that they make less sharp.
-        tasks: Whose questions were compared.
+        sharper: Number of heads that the subject sharpens.
+        flatter: Number of heads that it flattens.
+        tasks: The tasks that are compared.
     """
 
     case: Case
@@ -98,46 +111,57 @@ class Verdict:
     flatter: int = 0
     tasks: tuple[str, ...] = ()
 
+    @property
+    def of_text(self) -> bool:
+        """Whether losses on text are compared, where less is better."""
+        return only_text(self.tasks)
+
+    def summary(self) -> str:
+        """Return the verdict in one line, followed by the comparisons behind it."""
+        subject = "" if self.subject is None else f" ({self.subject})"
+        lines = [f"verdict: {self.case}{subject}: {CASES[self.case]}"]
+        pairs = [*self.against_plain.values(), self.against_gain, *self.beyond]
+        for found in pairs:
+            if found is not None:
+                figures = [found.difference, *found.interval]
+                words = [f"{100 * each:+.1f}" for each in figures]
+                unit = "percentage points"
+                if found.of_text:
+                    # As a change of the loss, which falls if the arm is better.
+                    difference, low, high = figures
+                    words = [f"{-each:+.3f}" for each in (difference, high, low)]
+                    unit = "nats per token"
+                lines.append(
+                    f"{found.arm} against {found.other}: {words[0]} {unit}, 95% interval "
+                    f"{words[1]} to {words[2]}"
+                )
+        return "\n".join(lines)
+
 
 def judge(
     evaluation: Evaluation,
     calibrations: Mapping[str, Calibration],
     tasks: Collection[str] | None = None,
 ) -> Verdict:
-    """Say whether sharpening, and not just any calibration, made a model better.
-
-    Compared are, on all questions of the fitted tasks, at every length and in every wording, or on
-    text where that was fitted: the model as it is, the best calibration that changes temperatures
-    alone, the best that changes gains alone, and the best that changes both; best by the second
-    part of the data, which the questions have no part in. An arm is better than another if the
-    whole 95% interval of the paired difference is above 0, with contexts resampled. An arm helps if
-    it is better than the model as it is. The first of these cases holds that fits:
-
-    - "nothing": no calibration helps.
-    - "no control": there is none of temperatures alone, or none of gains alone, to compare with.
-    - "both": both together help, and are better than either alone.
-    - "sharpening": temperatures alone help and are better than gains alone.
-    - "flattening": the same, but more heads have become less sharp than sharper.
-    - "gain": gains alone help and are better than temperatures alone.
-    - "any": temperatures alone and gains alone help, and neither is better.
-    - "undecided": some of them help, but what is between them may be chance.
+    """Judge whether sharpening, and not any calibration, makes a model better.
 
     Args:
-        evaluation: With the results of the arms, and those of "plain".
-        calibrations: By the names of their arms.
-        tasks: The fitted ones; None takes those that the calibrations name.
+        evaluation: An evaluation with the arms of the calibrations and the plain model.
+        calibrations: Calibrations by the names of their arms.
+        tasks: The fitted tasks; by default those that the calibrations name.
+
+    Returns:
+        The verdict, which explains the rules.
     """
     tasks = fitted_tasks(evaluation, calibrations) if tasks is None else tuple(tasks)
-    chosen = {of: _best(calibrations, of) for of in ("temperature", "gain", "both")}
-    names = [name for name in chosen.values() if name is not None]
+    warm, loud, both = (_best(calibrations, of) for of in ("temperature", "gain", "both"))
+    names = [name for name in (warm, loud, both) if name is not None]
     found = {name: compare(evaluation, name, PLAIN, tasks) for name in names}
     against_plain = {name: each for name, each in found.items() if each is not None}
-    warm, loud, both = chosen.values()
     pair = compare(evaluation, warm, loud, tasks)
     alone = (compare(evaluation, both, each, tasks) for each in (warm, loud))
     beyond = tuple(each for each in alone if each is not None)
     case, subject = _case(against_plain, warm, loud, both, pair, beyond)
-    # Of an arm without temperatures nothing is counted.
     changes = changed_heads(calibrations[subject]) if subject is not None else []
     sharper, flatter = sum(c.sharper for c in changes), sum(c.flatter for c in changes)
     if case == "sharpening" and flatter > sharper:
@@ -155,20 +179,20 @@ def compare(
     *,
     wording: str | None = None,
 ) -> Comparison | None:
-    """Two arms on all cells of some tasks that both have answered.
+    """Compare two arms on all cells of some tasks that both have answered.
 
-    Questions about one stretch of text are not independent, whatever is hidden in it and however
-    long the prompt is: the same seed draws stretches that begin nearby. They count as one context.
+    Questions about one passage are not independent, whatever is hidden in it and however long the
+    prompt is: the same seed draws passages that start nearby. They count as one context.
 
     Args:
-        evaluation: With the results.
-        arm: The one.
-        other: The other.
-        tasks: Which tasks. Text is compared where it is the only one: losses are no shares.
-        wording: Of the questions; None takes all.
+        evaluation: The evaluation.
+        arm: The first arm.
+        other: The second arm.
+        tasks: The tasks. Text is compared only if it is the only task: a loss is no accuracy.
+        wording: Wording of the questions; None for all.
 
     Returns:
-        The comparison; None where there is nothing to compare.
+        The comparison; None if there is nothing to compare.
     """
     pairs = _pairs(evaluation, arm, other, tasks, wording)
     if not pairs:
@@ -176,7 +200,7 @@ def compare(
     clusters = _clusters([mine for mine, _ in pairs])
     ours = np.concatenate([mine.values for mine, _ in pairs])
     theirs = np.concatenate([each.values for _, each in pairs])
-    of_text = set(tasks) == {"text"}
+    of_text = only_text(tasks)
     better = theirs - ours if of_text else ours - theirs
     return Comparison(
         arm=str(arm),
@@ -193,13 +217,16 @@ def compare(
 def surprise(
     evaluation: Evaluation, arm: str, other: str, tasks: Collection[str]
 ) -> tuple[float, tuple[float, float]] | None:
-    """How much more an arm is surprised by right answers than another, and the interval of that.
+    """Compare the negative log-probability of correct answers in two arms.
 
-    In nats an answer, minus the logarithm of its probability: what is fitted, and what tells arms
-    apart that answer nothing right, or everything. Text asks for no answers.
+    This is what a fit minimises. It distinguishes arms that answer nothing, or everything,
+    correctly.
+
+    Returns:
+        The mean difference in nats per answer with its 95% interval; None for text.
     """
     pairs = _pairs(evaluation, arm, other, tasks)
-    if not pairs or set(tasks) == {"text"}:
+    if not pairs or only_text(tasks):
         return None
     change = np.concatenate(
         [np.subtract(theirs.log_probabilities, mine.log_probabilities) for mine, theirs in pairs]
@@ -211,17 +238,17 @@ def surprise(
 def fitted_tasks(
     evaluation: Evaluation, calibrations: Mapping[str, Calibration]
 ) -> tuple[str, ...]:
-    """The tasks that calibrations were fitted on, as far as they name them; else all tasks."""
+    """Find the evaluated tasks that calibrations were fitted on; all tasks if they name none."""
     every = dict.fromkeys(result.task for result in evaluation.results)
     asked = [task for task in every if task != "text"]
-    named = {
+    fitted = {
         task
         for calibration in calibrations.values()
         for task in calibration.notes.get("settings", {}).get("tasks", ())
     }
-    if named == {"text"} and "text" in every:
+    if only_text(fitted) and "text" in every:
         return ("text",)
-    return tuple(task for task in asked if task in named) or tuple(asked)
+    return tuple(task for task in asked if task in fitted) or tuple(asked)
 
 
 def _pairs(
@@ -236,7 +263,7 @@ def _pairs(
         (mine, theirs)
         for mine in evaluation.results
         if mine.arm == arm and mine.task in tasks
-        if mine.task != "text" or set(tasks) == {"text"}
+        if mine.task != "text" or only_text(tasks)
         if wording in (None, mine.wording)
         for theirs in evaluation.results
         if theirs.arm == other and theirs.cell == mine.cell
@@ -244,24 +271,18 @@ def _pairs(
 
 
 def _clusters(results: Sequence[CellResult]) -> list[Hashable]:
-    """What each of the questions is about; those about the same are not independent."""
+    """The context of each question, over all cells."""
     found: list[Hashable] = []
     for result in results:
-        # Sequences of numbers have no text around them, and are drawn by themselves.
+        # Sequences of numbers have no text around them, and are drawn independently.
         around = "numbers" if result.task == "maximum" else "text"
         found += [(around, context) for context in result.contexts]
     return found
 
 
-def _best(calibrations: Mapping[str, Calibration], of: str) -> str | None:
-    """The calibration of a kind whose gain is largest for certain, by the second part."""
-
-    def gain(name: str) -> float:
-        found = certain_gain(calibrations[name])
-        return -np.inf if found is None else found
-
-    names = [name for name, calibration in calibrations.items() if kind(calibration) == of]
-    return max(names, key=gain, default=None)
+def _best(calibrations: Mapping[str, Calibration], of: Kind) -> str | None:
+    own = {name: each for name, each in calibrations.items() if kind(each) == of}
+    return best(own) or next(iter(own), None)
 
 
 def _case(
@@ -272,7 +293,7 @@ def _case(
     pair: Comparison | None,
     beyond: Sequence[Comparison],
 ) -> tuple[Case, str | None]:
-    """The case, as far as differences tell it, and the arm that it is about."""
+    """The case, as far as differences show it, and the arm that it is about."""
     helping = {name: each for name, each in against_plain.items() if each.better}
     if not helping:
         return "nothing", None

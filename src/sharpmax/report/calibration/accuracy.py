@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
+from sharpmax._settings import TASKS, WORDINGS
 from sharpmax.report._page import style
 from sharpmax.report._page.style import Series
 from sharpmax.report.calibration.arms import is_control, series_of
 
 if TYPE_CHECKING:
-    from sharpmax.models._evaluation.evaluation import CellResult, Evaluation
+    from sharpmax.models._evaluation.result import CellResult, Evaluation
 
 __all__ = ["draw_accuracy"]
 
-_ORDER: Final = ("passkey", "key-value", "maximum", "text")
-_WORDINGS: Final = ("usual", "unseen")
 _COLUMNS: Final = 3
 _APART: Final = 0.035
 """Distance between arms, in powers of two, so that error bars do not hide each other."""
@@ -81,7 +80,7 @@ def draw_accuracy(
 def _panels(evaluation: Evaluation) -> list[tuple[str, str]]:
     """Return tasks and wordings: usual wordings first, text last."""
     there = {(each.task, each.wording) for each in evaluation.results}
-    worded = [(task, wording) for wording in _WORDINGS for task in _ORDER if task != "text"]
+    worded = [(task, wording) for wording in WORDINGS for task in TASKS if task != "text"]
     return [each for each in (*worded, ("text", "usual")) if each in there]
 
 

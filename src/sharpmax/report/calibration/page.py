@@ -19,9 +19,7 @@ from sharpmax.report.calibration.tables import (
 from sharpmax.report.calibration.trade import draw_trade
 
 if TYPE_CHECKING:
-    from sharpmax.models import Calibration
-    from sharpmax.models._evaluation.evaluation import Evaluation
-    from sharpmax.models._evaluation.verdict import Verdict
+    from sharpmax.models import Calibration, Evaluation, Verdict
 
 __all__ = ["draw_calibration", "write_calibration_page", "write_calibration_report"]
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
+from sharpmax._settings import TASKS
 from sharpmax.report._page.tables import Table, signed
 from sharpmax.report.calibration.arms import in_order, series_of
 
 if TYPE_CHECKING:
-    from sharpmax.models import Calibration
-    from sharpmax.models._evaluation.evaluation import CellResult, Evaluation
-    from sharpmax.models._evaluation.verdict import Comparison, Verdict
+    from sharpmax.models import Calibration, Evaluation, Verdict
+    from sharpmax.models._evaluation.result import CellResult
+    from sharpmax.models._evaluation.verdict import Comparison
 
 __all__ = ["arms_table", "changes_table", "heads_table", "means_table", "summary_table"]
-
-TASKS: Final = ("passkey", "key-value", "maximum", "text")
-"""Tasks in the order of tables."""
 
 _Interval = tuple[float, float]
 
@@ -31,11 +29,12 @@ def summary_table(
         calibrations: Calibrations by the names of their arms.
         verdict: The verdict, whose tasks and subject are shown.
     """
-    from sharpmax.models._evaluation.changes import changed_heads
-    from sharpmax.models._evaluation.verdict import PLAIN, compare, surprise
+    from sharpmax.models._evaluation.arms import PLAIN
+    from sharpmax.models._evaluation.heads import changed_heads
+    from sharpmax.models._evaluation.verdict import compare, surprise
 
     rows = []
-    of_text = set(verdict.tasks) == {"text"}
+    of_text = verdict.of_text
     for arm in in_order(evaluation.arms):
         whole = compare(evaluation, arm, PLAIN, verdict.tasks)
         unseen = compare(evaluation, arm, PLAIN, verdict.tasks, wording="unseen")
@@ -137,31 +136,19 @@ def changes_table(evaluation: Evaluation) -> Table:
 
 def heads_table(calibration: Calibration) -> Table:
     """Return a table with one row per head that a calibration changes."""
-    from sharpmax.models._evaluation.changes import changed_heads
+    from sharpmax.models._evaluation.heads import changed_heads
 
     changes = changed_heads(calibration)
     # A column is shown if some head has a value for it.
-    every: dict[str, tuple[bool, Callable[[Any], str]]] = {
-        "beta": (
-            any(each.beta != 1 for each in changes),
-            lambda each: "per row" if each.beta is None else f"{each.beta:.3f}",
-        ),
-        "strength": (
-            any(each.strength is not None for each in changes),
-            lambda each: "" if each.strength is None else f"{each.strength:.3f}",
-        ),
-        "reference, nats": (
-            any(each.reference is not None for each in changes),
-            lambda each: "" if each.reference is None else f"{each.reference:.2f}",
-        ),
-        "gain": (any(each.gain != 1 for each in changes), lambda each: f"{each.gain:.3f}"),
-    }
-    shown = {name: told for name, (some, told) in every.items() if some}
-    rows = [
-        [str(each.layer), str(each.head), *(told(each) for told in shown.values())]
-        for each in changes
-    ]
-    return Table(["layer", "head", *shown], rows, words=0)
+    parameters = dict.fromkeys(name for each in changes for name in each.parameters)
+    has_gain = any(each.gain != 1 for each in changes)
+    rows = []
+    for each in changes:
+        values = [each.parameters.get(name, "") for name in parameters]
+        values += [each.gain] if has_gain else []
+        shown = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in values)
+        rows.append([str(each.layer), str(each.head), *shown])
+    return Table(["layer", "head", *parameters, *["gain"] * has_gain], rows, words=0)
 
 
 def arms_table(evaluation: Evaluation) -> Table:

@@ -10,9 +10,8 @@ from sharpmax.report.calibration.arms import in_order, is_control
 from sharpmax.report.calibration.tables import largest_rise
 
 if TYPE_CHECKING:
-    from sharpmax.models import Calibration
-    from sharpmax.models._evaluation.evaluation import Evaluation
-    from sharpmax.models._evaluation.verdict import Comparison, Verdict
+    from sharpmax.models import Calibration, Evaluation, Verdict
+    from sharpmax.models._evaluation.verdict import Comparison
 
 ACCURACY: Final = (
     "Error bars are 95% intervals of the mean, from resampled contexts. All arms answer the same"
@@ -126,7 +125,8 @@ def guard_sentence(evaluation: Evaluation, verdict: Verdict, tolerance: float | 
 
 def wording_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
     """Say whether the improvement carries over to wordings that were not used in fitting."""
-    from sharpmax.models._evaluation.verdict import PLAIN, compare
+    from sharpmax.models._evaluation.arms import PLAIN
+    from sharpmax.models._evaluation.verdict import compare
 
     if verdict.subject is None:
         return ""
@@ -184,7 +184,7 @@ def fitted_sentence(calibrations: Mapping[str, Calibration]) -> str:
 
 def choice_sentence(calibrations: Mapping[str, Calibration]) -> str:
     """Say which calibration was the best before the test."""
-    from sharpmax.models._evaluation.study import best
+    from sharpmax.models._evaluation.heads import best
 
     name = best(calibrations)
     if name is None:

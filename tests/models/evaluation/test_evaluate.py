@@ -12,9 +12,17 @@ import transformers as hf
 import sharpmax
 from calibrations import make_evaluation
 from sharpmax._files import DamagedFileError, SettingsChangedError
-from sharpmax.models import Calibration, answer, text_loss
-from sharpmax.models._evaluation.cells import Cell, questions, windows
-from sharpmax.models._evaluation.evaluation import CellResult, Evaluation, Settings, check_cells
+from sharpmax._settings import EvaluationSettings as Settings
+from sharpmax.models import (
+    Calibration,
+    CellResult,
+    Evaluation,
+    EvaluationProgress,
+    answer,
+    text_loss,
+)
+from sharpmax.models._evaluation.cells import Cell, check_cells, questions, windows
+from sharpmax.models._evaluation.evaluate import open_evaluation, run
 from sharpmax.policies import Constant
 from tiny_models import SETTINGS, tokenizer
 
@@ -35,9 +43,9 @@ def model() -> hf.PreTrainedModel:
 
 
 def _run(model: Any, path: Path, **options: Any) -> Evaluation:
-    found = Evaluation.open(path, options.pop("settings", RUN), "run it", resume=True)
+    found = open_evaluation(path, RUN, "run it", resume=True)
     arms, cells = options.pop("arms", ARMS), options.pop("cells", CELLS)
-    found.run(model, TOKENS, TEXTS, arms, cells, **options)
+    run(found, model, TOKENS, TEXTS, arms, cells, path=path, **options)
     return found
 
 
@@ -71,9 +79,10 @@ def test_a_run_that_was_stopped_goes_on(model: Any, tmp_path: Path) -> None:
     whole = _run(model, tmp_path / "whole.json")
     told: list[tuple[str, Cell]] = []
 
-    def stop(arm: str, cell: Cell, done: int, _: int) -> None:
-        told.append((arm, cell))
-        if (arm, cell, done) == ("flat", CELLS[1], 2):
+    def stop(at: EvaluationProgress) -> None:
+        told.append((at.arm, at.cell))
+        if (at.arm, at.cell, at.answered) == ("flat", CELLS[1], 2):
+            assert (at.questions, at.finished, at.total) == (4, 3, 6)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -82,12 +91,12 @@ def test_a_run_that_was_stopped_goes_on(model: Any, tmp_path: Path) -> None:
     stopped = Evaluation.load(path)
     assert len(stopped.results) == 3
     told.clear()
-    gone_on = _run(model, path, on_progress=lambda arm, cell, *_: told.append((arm, cell)))
+    gone_on = _run(model, path, on_progress=lambda at: told.append((at.arm, at.cell)))
     assert set(told) == {("flat", CELLS[1]), ("plain", CELLS[2]), ("flat", CELLS[2])}
     assert gone_on.results == whole.results
     assert Evaluation.load(path).results == whole.results
     told.clear()
-    _run(model, path, on_progress=lambda arm, cell, *_: told.append((arm, cell)))
+    _run(model, path, on_progress=lambda at: told.append((at.arm, at.cell)))
     assert told == []
 
 
@@ -103,11 +112,11 @@ def test_an_earlier_run_is_not_overwritten(model: Any, tmp_path: Path) -> None:
     path = tmp_path / "evaluation.json"
     _run(model, path, cells=CELLS[2:])
     with pytest.raises(FileExistsError, match="resume it with --resume"):
-        Evaluation.open(path, RUN, "")
+        open_evaluation(path, RUN, "")
     other = Settings("tiny", {"book": 2080}, questions=5, contexts=2, windows=3)
     with pytest.raises(SettingsChangedError, match="the same settings"):
-        Evaluation.open(path, other, "", resume=True)
-    with pytest.raises(SettingsChangedError, match="'flat' there is another change of the model"):
+        open_evaluation(path, other, "", resume=True)
+    with pytest.raises(SettingsChangedError, match="'flat': the evaluation has another change"):
         _run(model, path, arms={"flat": Constant(0.3333333333333333)})
     assert len(Evaluation.load(path).results) == 2
 
@@ -122,7 +131,7 @@ def test_files_that_were_edited_or_cut_off_are_refused(model: Any, tmp_path: Pat
     cut.write_bytes(path.read_bytes()[:-40])
     for file, said in ((edited, "was changed after it was written"), (cut, "truncated or damaged")):
         with pytest.raises(DamagedFileError, match=said):
-            Evaluation.open(file, RUN, "", resume=True)
+            open_evaluation(file, RUN, "", resume=True)
 
 
 def test_what_does_nothing_is_not_asked_again(model: Any, tmp_path: Path) -> None:
@@ -130,7 +139,7 @@ def test_what_does_nothing_is_not_asked_again(model: Any, tmp_path: Path) -> Non
     empty = Calibration.of(model, {})
     found = _run(
         model, tmp_path / "evaluation.json", arms={"plain": None, "empty": empty},
-        on_progress=lambda arm, *_: told.append(arm),
+        on_progress=lambda at: told.append(at.arm),
     )  # fmt: skip
     assert set(told) == {"plain"}
     for cell in CELLS:
@@ -147,26 +156,29 @@ def test_differences_are_of_pairs() -> None:
     assert result.mean == 0.75
     assert result.interval == (0.5, 1.0)
     longer = CellResult("b", "passkey", 65, "usual", other.values, (), other.contexts)
-    with pytest.raises(ValueError, match="other: expected a result of Cell"):
+    with pytest.raises(
+        ValueError, match="other: expected a result of passkey at 64, got passkey at 65"
+    ):
         result.less(longer)
 
 
 def test_a_file_has_means_and_intervals(tmp_path: Path) -> None:
     made = make_evaluation(cells=CELLS[:1], questions=20, contexts=5)
-    made.path = tmp_path / "evaluation.json"
-    entry = json.loads(made.save().read_text(encoding="utf-8"))["results"][1]
+    path = made.save(tmp_path / "evaluation.json")
+    entry = json.loads(path.read_text(encoding="utf-8"))["results"][1]
     assert entry["mean"] == pytest.approx(np.mean(entry["values"]))
     low, high = entry["interval"]
     assert low <= entry["mean"] <= high
-    assert Evaluation.load(made.path) == made
+    assert Evaluation.load(path) == made
+    assert Evaluation.from_dict(json.loads(made.to_json())) == made
 
 
 @pytest.mark.parametrize(
     ("cells", "said"),
     [
-        ([Cell("passkey", 600)], "at most the 512 positions of LlamaForCausalLM, got 600 tokens"),
+        ([Cell("passkey", 600)], "at most 512 tokens, the positions of LlamaForCausalLM, got 600"),
         # Five digits of which the last is not read, and a space.
-        ([Cell("passkey", 510)], "got 515 tokens with the answer; leave the longer ones out"),
+        ([Cell("passkey", 510)], "got 515 with the answer; give shorter lengths"),
         ([Cell("key-value", 200)], "length: expected at least"),
         ([Cell("text", 500), Cell("passkey", 40)], "length: expected at least"),
     ],
@@ -177,3 +189,60 @@ def test_what_cannot_be_asked_is_said_before_the_work(
     with pytest.raises(ValueError, match=said):
         check_cells(model, TOKENS, TEXTS, cells)
     check_cells(model, TOKENS, TEXTS, [*CELLS, Cell("key-value", 420), Cell("maximum", 200)])
+
+
+def test_a_model_and_a_tokenizer_are_enough(model: Any) -> None:
+    found = sharpmax.evaluate(model, TOKENS, questions=2, contexts=2, windows=2)
+    assert list(found.arms) == ["plain"]
+    assert {r.task for r in found.results} == {"passkey", "key-value", "maximum", "text"}
+    assert {r.length for r in found.results} == {480}
+    assert found.settings.texts.keys() == {f"the source code of sharpmax {sharpmax.__version__}"}
+    lines = found.summary().splitlines()
+    assert lines[0] == "llama (float32): 2 questions in 2 contexts, or 2 windows, per cell"
+    assert lines[3].split() == ["task", "arm", "480"]
+    assert len(lines) == 4 + 6, "no verdict without calibrations"
+    assert lines[-1].startswith("text")
+
+
+def test_changes_are_compared_with_controls_and_judged(model: Any, tmp_path: Path) -> None:
+    warm = Calibration.of(model, {0: Constant([2.0, 1.0, 1.0, 1.0])})
+    loud = Calibration.of(model, {}, gains={0: [1.5, 1.0, 1.0, 1.0]})
+    path = tmp_path / "evaluation.json"
+    options: dict[str, Any] = {
+        "tasks": ["passkey"], "lengths": [120], "questions": 4, "contexts": 2, "path": path,
+        "changes": {"warm": warm, "loud": loud, "sharp": Constant(2.0)},
+    }  # fmt: skip
+    found = sharpmax.evaluate(model, TOKENS, {"book": TEXTS[0]}, **options)
+    assert list(found.arms) == [
+        "plain", "warm", "loud", "sharp", "paper in all heads", "uniform beta 1.1", "shuffled warm",
+    ]  # fmt: skip
+    assert found.calibrations.keys() == {"warm", "loud"}
+    verdict = found.verdict()
+    assert (verdict.temperature, verdict.gain, verdict.both) == ("warm", "loud", None)
+    assert f"verdict: {verdict.case}" in found.summary()
+    assert "warm against plain: " in found.summary()
+    loaded = Evaluation.load(path)
+    assert loaded == found
+    assert loaded.verdict() == verdict
+    with pytest.raises(FileExistsError, match="holds an earlier run"):
+        sharpmax.evaluate(model, TOKENS, {"book": TEXTS[0]}, **options)
+    again = sharpmax.evaluate(
+        model, TOKENS, {"book": TEXTS[0]}, **options, resume=True,
+        on_progress=lambda _: pytest.fail("asked again"),
+    )  # fmt: skip
+    assert again.results == found.results
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tasks": ["sums"]}, "tasks: expected some of passkey, key-value, maximum, text"),
+        ({"wordings": ["odd"], "tasks": ["passkey"]}, "wordings: expected some of usual, unseen"),
+        ({"texts": "short"}, "text: expected at least 480 tokens, the longest of the lengths"),
+        ({"lengths": [510]}, "at most 512 tokens, the positions of LlamaForCausalLM, got 515"),
+        ({"changes": {"plain": Constant(2.0)}}, "expected names other than those of controls"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(options: Any, said: str, model: Any) -> None:
+    with pytest.raises(ValueError, match=said):
+        sharpmax.evaluate(model, TOKENS, **options)

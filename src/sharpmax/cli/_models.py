@@ -1,0 +1,137 @@
+"""What the commands for models share: loading, progress, errors and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from sharpmax._errors import SharpmaxError
+from sharpmax._files import RefusedError
+from sharpmax.cli._progress import Bars, quiet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sharpmax.models import Evaluation, EvaluationProgress, Stage
+
+__all__ = ["in_one_line", "load", "report", "resumable", "say", "watch_evaluation", "watch_fit"]
+
+_STAGES = {"fit": "fitting", "select": "selecting heads", "test": "testing"}
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """Report arguments that do not fit as one line."""
+    try:
+        yield
+    except SharpmaxError:
+        raise
+    except (NotImplementedError, ValueError) as error:
+        raise RefusedError(str(error)) from None
+
+
+@contextmanager
+def resumable(console: Console, folder: Path) -> Iterator[None]:
+    """Say after Ctrl-C how to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(
+            console,
+            f"Interrupted. Finished results are in {folder}; resume with the same command and "
+            "--resume.",
+        )
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def watch_fit(console: Console, family: str, what: str) -> Iterator[Callable[[Stage], None]]:
+    """Show the progress of a calibration.
+
+    Args:
+        console: Where to write.
+        family: Name of the family.
+        what: Whose loss is fitted.
+    """
+    with Bars(console, transient=True) as bars:
+        started: dict[str, Any] = {}
+
+        def on_stage(stage: Stage) -> None:
+            if stage.name not in started:
+                started[stage.name] = bars.add(f"{family}: {_STAGES[stage.name]}", stage.steps)
+            note = ""
+            if stage.losses:
+                note = f"loss on {what} {stage.losses[0]:.3f}"
+                note += f", KL on text {stage.losses[1]:.4f}" if len(stage.losses) > 1 else ""
+            bars.step(started[stage.name], stage.step, note)
+
+        yield on_stage
+
+
+@contextmanager
+def watch_evaluation(console: Console) -> Iterator[Callable[[EvaluationProgress], None]]:
+    """Show the progress of an evaluation."""
+    with Bars(console, transient=True) as bars:
+        bar = bars.add("reading the texts", 1)
+
+        def on_progress(at: EvaluationProgress) -> None:
+            note = f"{at.cell}, {at.arm}"
+            note += "" if at.answered == at.questions else f" {at.answered}/{at.questions}"
+            bars.step(bar, at.finished, note, name="evaluating", total=at.total)
+
+        yield on_progress
+
+
+def load(
+    console: Console, model: str, dtype: str | None, *, causal: bool = False
+) -> tuple[Any, Any]:
+    """Load a model and its tokenizer.
+
+    Args:
+        console: Where to write.
+        model: Name of the model.
+        dtype: Name of the data type; None for that of its files.
+        causal: Whether to refuse anything but a causal language model, and to note what the model
+            itself does to its temperature.
+    """
+    import torch
+
+    from sharpmax.models import load_model
+    from sharpmax.models._inspect import attention_layers, check_causal_lm, own_temperatures
+    from sharpmax.models._load import SMOLLM2
+
+    here = model == SMOLLM2 or Path(model).exists()
+    with console.status(f"Loading {model}"), quiet(bars=not here):
+        loaded, tokenizer = load_model(model)
+    if causal:
+        check_causal_lm(loaded, attention_layers(loaded))
+        for note in own_temperatures(loaded):
+            say(console, f"note: {note}")
+    return loaded if dtype is None else loaded.to(getattr(torch, dtype)), tokenizer
+
+
+def report(console: Console, folder: Path, evaluation: Evaluation) -> None:
+    """Print the tables and the verdict, and write the report."""
+    from sharpmax.report.calibration.page import write_calibration_report
+    from sharpmax.report.calibration.tables import means_table, summary_table
+    from sharpmax.report.calibration.text import verdict_sentence
+
+    calibrations, verdict = evaluation.calibrations, evaluation.verdict()
+    with console.status("Drawing"):
+        written = write_calibration_report(folder, evaluation, calibrations)
+    for table in (means_table(evaluation), summary_table(evaluation, calibrations, verdict)):
+        if table.rows:
+            console.print(table.to_rich())
+    say(console, verdict_sentence(verdict))
+    say(console, "")
+    for path in written:
+        say(console, f"Written: {path}")
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,321 @@
+"""Evaluate a model on long prompts, unchanged and with changes to its attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from sharpmax._files import SettingsChangedError, refuse_earlier
+from sharpmax._settings import TASKS, WORDINGS, EvaluationSettings, Task, Wording
+from sharpmax._version import __version__
+from sharpmax.models._answers import answer
+from sharpmax.models._calibration.objectives import text_loss
+from sharpmax.models._calibration.result import Calibration
+from sharpmax.models._evaluation.arms import Change, arms_of, named
+from sharpmax.models._evaluation.cells import (
+    Cell,
+    cells_of,
+    check_cells,
+    check_texts,
+    default_lengths,
+    items,
+)
+from sharpmax.models._evaluation.result import CellResult, Evaluation
+from sharpmax.models._inspect import (
+    attention_layers,
+    check_causal_lm,
+    evaluation_mode,
+    inner_model,
+)
+from sharpmax.models._sharpen import sharpen
+from sharpmax.policies import Policy
+from sharpmax.tasks import Tokenizer, own_source
+
+__all__ = [
+    "EvaluationProgress",
+    "evaluate",
+    "model_name",
+    "named_texts",
+    "open_evaluation",
+    "run",
+]
+
+
+class EvaluationProgress(NamedTuple):
+    """How far an evaluation is.
+
+    Attributes:
+        arm: Name of the present arm.
+        cell: The present cell.
+        answered: Questions that are answered, or windows that are read, in this arm and cell.
+        questions: Number of questions or windows in this arm and cell.
+        finished: Finished pairs of arm and cell.
+        total: Number of pairs of arm and cell.
+    """
+
+    arm: str
+    cell: Cell
+    answered: int
+    questions: int
+    finished: int
+    total: int
+
+
+OnProgress = Callable[[EvaluationProgress], None]
+
+
+def evaluate(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    texts: str | Sequence[str] | Mapping[str, str] | None = None,
+    *,
+    changes: Policy | Calibration | Mapping[str, Policy | Calibration] | None = None,
+    controls: bool | None = None,
+    tasks: Sequence[Task] = TASKS,
+    lengths: Sequence[int] | None = None,
+    wordings: Sequence[Wording] = WORDINGS,
+    questions: int = EvaluationSettings.questions,
+    contexts: int = EvaluationSettings.contexts,
+    windows: int = EvaluationSettings.windows,
+    seed: int = EvaluationSettings.seed,
+    path: str | Path | None = None,
+    resume: bool = False,
+    command: str = "",
+    on_progress: OnProgress | None = None,
+) -> Evaluation:
+    """Measure the accuracy of a language model on long prompts, and its loss on long text.
+
+    Without `changes` only the plain model is evaluated. With a policy or calibrations, every one of
+    them answers the same questions, so differences are paired. `Evaluation.verdict` then judges
+    whether a calibration helps and whether sharpening is the reason. For that, give one calibration
+    of temperatures and one of gains; `sharpmax calibrate` makes both.
+
+    Args:
+        model: A causal language model of transformers. It is left unchanged.
+        tokenizer: Its tokenizer.
+        texts: Texts that hide the questions, best by name. No calibration should be fitted on them.
+            By default the source code of sharpmax.
+        changes: What to compare with the plain model: a policy for all heads, a calibration, or
+            several of these by name.
+        controls: Whether to add controls: the paper's rule in all heads, the same beta in all
+            heads, and the best calibration with its heads shuffled. By default if there are
+            changes.
+        tasks: Some of "passkey", "key-value", "maximum" and "text".
+        lengths: Tokens per prompt and window. By default 1,024, 2,048 and 4,096, as far as the
+            model allows.
+        wordings: Wordings of passkey and key-value: "usual", "unseen", or both.
+        questions: Questions per task, length and wording.
+        contexts: Passages of text that the questions are about.
+        windows: Windows of text per length, at most.
+        seed: Seed of the questions.
+        path: File that is written after every cell, so that the evaluation can be resumed.
+        resume: Resume the evaluation in `path`; without it an existing file is refused.
+        command: Command to store in the file.
+        on_progress: Called after each question and window.
+
+    Returns:
+        The evaluation, with `summary`, `verdict` and `save`.
+
+    Raises:
+        CannotSharpenError: The model is no causal language model, or its attention cannot be
+            reached.
+        FileExistsError: `path` exists, and `resume` is false.
+        SettingsChangedError: `path` has other settings, or another change of the same name.
+        ValueError: A text or a length is too short, or the model has too few positions.
+
+    Example:
+        >>> import sharpmax, torch
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from sharpmax.policies import Constant
+        >>> class Bytes:
+        ...     def encode(self, text, *, add_special_tokens=True):
+        ...         return list(text.encode())
+        ...
+        ...     def decode(self, token_ids):
+        ...         return bytes(token_ids).decode()
+        >>> config = LlamaConfig(
+        ...     vocab_size=256,
+        ...     hidden_size=16,
+        ...     intermediate_size=16,
+        ...     num_hidden_layers=1,
+        ...     num_attention_heads=2,
+        ... )
+        >>> options = {"tasks": ["passkey"], "lengths": [128, 256], "wordings": ["usual"]}
+        >>> evaluation = sharpmax.evaluate(
+        ...     LlamaForCausalLM(config),
+        ...     Bytes(),
+        ...     changes={"sharp": Constant(2.0)},
+        ...     questions=2,
+        ...     contexts=2,
+        ...     controls=False,
+        ...     **options,
+        ... )
+        >>> print(evaluation.summary())
+        llama (float32): 2 questions in 2 contexts, or 16 windows, per cell
+        accuracy by length in tokens; for text the loss in nats per token
+        <BLANKLINE>
+        task     arm     128   256
+        passkey  plain  0.0%  0.0%
+                 sharp  0.0%  0.0%
+    """
+    inner = inner_model(model)
+    check_causal_lm(inner, attention_layers(inner))
+    by_name = named_texts(texts)
+    compared = named(changes)
+    arms = arms_of(compared, controls=bool(compared) if controls is None else controls)
+    cells = cells_of(tasks, lengths or default_lengths(inner), wordings)
+    check_texts(tokenizer, by_name, max(cell.length for cell in cells))
+    check_cells(inner, tokenizer, list(by_name.values()), cells)
+    settings = EvaluationSettings(
+        model=model_name(inner),
+        texts={name: len(text) for name, text in by_name.items()},
+        questions=questions,
+        contexts=contexts,
+        windows=windows,
+        seed=seed,
+        dtype=str(inner.dtype).removeprefix("torch."),
+    )
+    evaluation = open_evaluation(path, settings, command, resume=resume)
+    run(
+        evaluation, inner, tokenizer, list(by_name.values()), arms, cells,
+        path=path, on_progress=on_progress,
+    )  # fmt: skip
+    return evaluation
+
+
+def named_texts(texts: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
+    """Give names to texts; without any, take the source code of sharpmax."""
+    if texts is None:
+        return {f"the source code of sharpmax {__version__}": own_source()}
+    if isinstance(texts, str):
+        return {"text": texts}
+    if isinstance(texts, Mapping):
+        return dict(texts)
+    return {f"text {number}": text for number, text in enumerate(texts, 1)}
+
+
+def model_name(model: PreTrainedModel) -> str:
+    """Return the name of a model for results, without the folders of a path."""
+    name = str(getattr(model.config, "_name_or_path", "") or model.config.model_type)
+    return Path(name).name if Path(name).exists() else name
+
+
+def open_evaluation(
+    path: str | Path | None, settings: EvaluationSettings, command: str, *, resume: bool = False
+) -> Evaluation:
+    """Start an evaluation, or load one to resume it.
+
+    Args:
+        path: The file; None for none.
+        settings: What all cells have in common.
+        command: The command that produces it.
+        resume: Whether an existing file is loaded.
+
+    Raises:
+        FileExistsError: The file exists, and `resume` is false.
+        SettingsChangedError: The file has other settings.
+        DamagedFileError: The file is truncated or was edited.
+    """
+    if path is None or not Path(path).exists():
+        return Evaluation(settings, command)
+    if not resume:
+        refuse_earlier(Path(path))
+    found = Evaluation.load(path)
+    if found.settings != settings:
+        raise SettingsChangedError(
+            f"{path}: the evaluation there has {found.settings}, not {settings}; resume it with "
+            "the same settings, or choose another file"
+        )
+    if command not in found.command.splitlines():
+        found.command += f"\n{command}"
+    return found
+
+
+def run(
+    evaluation: Evaluation,
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    arms: Mapping[str, Change],
+    cells: Sequence[Cell],
+    *,
+    path: str | Path | None = None,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Add the missing results to an evaluation, and write its file after every one of them.
+
+    Args:
+        evaluation: The evaluation.
+        model: The model. It is left unchanged.
+        tokenizer: Its tokenizer.
+        texts: Texts for the questions and windows.
+        arms: What is done to the model, by name.
+        cells: What is asked.
+        path: The file; None for none.
+        on_progress: Called after each question and window.
+
+    Raises:
+        SettingsChangedError: The evaluation has another arm of the same name.
+        ValueError: A text is too short for a cell, or the model has too few positions.
+    """
+    evaluation.add_arms(arms)
+    settings = evaluation.settings
+    missing = {c: [arm for arm in arms if evaluation.find(arm, c) is None] for c in cells}
+    total, finished = sum(map(len, missing.values())), 0
+    for cell, waiting in missing.items():
+        if not waiting:
+            continue
+        # All arms get the same items, so that differences are paired.
+        drawn = items(
+            cell, tokenizer, texts, model, count=settings.questions, contexts=settings.contexts,
+            window_count=settings.windows, seed=settings.seed,
+        )  # fmt: skip
+        for arm in waiting:
+
+            def on_item(
+                answered: int, count: int, arm: str = arm, cell: Cell = cell, before: int = finished
+            ) -> None:
+                if on_progress is not None:
+                    done = before + (answered == count)
+                    on_progress(EvaluationProgress(arm, cell, answered, count, done, total))
+
+            found = evaluation.equal(arm, cell)
+            if found is None:
+                found = _measure(model, arm, arms[arm], cell, drawn, on_item)
+            evaluation.results.append(found)
+            finished += 1
+            if path is not None:
+                evaluation.save(path)
+
+
+def _measure(
+    model: PreTrainedModel,
+    arm: str,
+    change: Change,
+    cell: Cell,
+    drawn: Sequence[Any],
+    on_item: Callable[[int, int], None],
+) -> CellResult:
+    """Ask the model all items of a cell."""
+    values: list[float] = []
+    log_probabilities: list[float] = []
+    changed = nullcontext() if change is None else sharpen(model, change)
+    with changed, evaluation_mode(model), torch.no_grad():
+        if cell.task == "text":
+            for window in drawn:
+                values += text_loss(model, [window]).tolist()
+                on_item(len(values), len(drawn))
+        else:
+            answers = answer(model, drawn, on_item)
+            values = [float(each.exact) for each in answers]
+            log_probabilities = [each.log_probability for each in answers]
+    return CellResult(
+        arm, cell.task, cell.length, cell.wording, tuple(values), tuple(log_probabilities),
+        tuple(item.context for item in drawn),
+    )  # fmt: skip
