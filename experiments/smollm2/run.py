@@ -16,7 +16,7 @@ from experiments.common.command import Output, Quick, Resume, show
 from experiments.common.documents import write_pages
 from experiments.smollm2.tables import tables
 from sharpmax._files import refuse_earlier
-from sharpmax.cli import app as sharpmax
+from sharpmax.cli._app import app as sharpmax
 from sharpmax.tasks import own_source
 
 __all__ = ["run"]

@@ -8,7 +8,7 @@ import typer
 
 from experiments.common.documents import EXPERIMENTS
 from experiments.smollm2.tables import load
-from sharpmax.cli import app
+from sharpmax.cli._app import app
 
 RESULTS = EXPERIMENTS / "smollm2/results"
 
