@@ -8,13 +8,16 @@ from pathlib import Path
 from sharpmax._settings import TASKS
 from sharpmax.models import Calibration, Diagnosis, Evaluation
 from sharpmax.models._evaluation.heads import changed_heads
-from sharpmax.report._page.tables import Table
+from sharpmax.report._page.tables import Table, wrapped
 from sharpmax.report.calibration import tables as calibration
 from sharpmax.report.calibration.text import verdict_sentence
 from sharpmax.report.diagnosis import tables as diagnosis
 from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
 
 __all__ = ["dispersing_table", "headline_table", "load", "pages", "tables"]
+
+WIDTH = 100
+"""Columns of a document."""
 
 WORST = 8
 """Heads of the diagnosis in a table."""
@@ -53,8 +56,8 @@ def tables(results: Path) -> dict[str, str]:
         "smollm2-arms": calibration.arms_table(evaluation),
         "smollm2-dispersing": dispersing_table(families["constant"], measured),
     }
-    markdown = {name: table.to_markdown() for name, table in found.items()}
-    return markdown | {"smollm2-verdict": verdict_sentence(verdict)}
+    markdown = {name: table.to_markdown(WIDTH) for name, table in found.items()}
+    return markdown | {"smollm2-verdict": wrapped(verdict_sentence(verdict), WIDTH)}
 
 
 def pages(results: Path) -> dict[str, str]:
@@ -65,7 +68,7 @@ def pages(results: Path) -> dict[str, str]:
     """
     _, evaluation, _ = load(results)
     found = (calibration.means_table(evaluation), calibration.changes_table(evaluation))
-    parts = [f"## {table.title}\n\n{table.to_markdown()}" for table in found]
+    parts = [f"## {table.title}\n\n{table.to_markdown(WIDTH)}" for table in found]
     return {"accuracy.md": "\n\n".join(["# SmolLM2: all tasks, arms and lengths", *parts])}
 
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
+import re
 import shlex
-from pathlib import Path
 
-import pytest
 import typer
 
-from experiments.common.documents import EXPERIMENTS
-from experiments.smollm2.tables import load
+from experiments.common.documents import EXPERIMENTS, documents, fill
+from experiments.smollm2.tables import load, pages, tables
 from sharpmax.cli._app import app
 
 RESULTS = EXPERIMENTS / "smollm2/results"
@@ -29,8 +28,13 @@ def test_stored_commands_can_be_run() -> None:
             assert (EXPERIMENTS.parent / given.partition("=")[2]).exists()
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.md")), ids=lambda path: path.name)
-def test_pages_are_generated_from_the_results(path: Path) -> None:
-    from experiments.smollm2.tables import pages
-
-    assert path.read_text(encoding="utf-8") == pages(RESULTS)[path.name] + "\n"
+def test_documents_and_pages_have_the_published_tables() -> None:
+    found = tables(RESULTS)
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        assert fill(text, found) == text, f"{path}: run python -m experiments.smollm2 tables"
+    for name, page in pages(RESULTS).items():
+        assert (RESULTS / name).read_text(encoding="utf-8") == f"{page}\n"
+    readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    for block in re.findall(r"<!-- table: .*? -->(.*?)<!-- end -->", readme, re.DOTALL):
+        assert block.count("\n|") <= 22, "a header, a rule and at most 20 rows"

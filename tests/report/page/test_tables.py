@@ -17,6 +17,11 @@ def test_markdown_and_terminal_have_the_same_cells() -> None:
         assert said in shown
 
 
+def test_captions_are_wrapped_between_words() -> None:
+    table = Table(["n"], [["1"]], caption="one two-three four")
+    assert table.to_markdown(width=10).endswith("| 1 |\n\none\ntwo-three\nfour")
+
+
 def test_only_what_is_between_the_marks_is_replaced() -> None:
     document = "before\n<!-- table: speed -->\nold\nlines\n<!-- end -->\nafter <!-- end -->\n"
     filled = fill(document, {"speed": "| new |"})

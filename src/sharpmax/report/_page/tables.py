@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Table", "fill", "signed"]
+__all__ = ["Table", "fill", "signed", "wrapped"]
 
 _BLOCK = re.compile(
     r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.DOTALL
@@ -40,11 +41,16 @@ class Table:
     caption: str = ""
     words: int = field(default=1)
 
-    def to_markdown(self) -> str:
-        """Return the table as Markdown, with the caption as a paragraph below it."""
+    def to_markdown(self, width: int | None = None) -> str:
+        """Return the table as Markdown, with the caption as a paragraph below it.
+
+        Args:
+            width: Columns to wrap the caption at; None writes it on one line.
+        """
         rule = ["---" if column < self.words else "--:" for column in range(len(self.header))]
         lines = [_line(self.header), "|" + "|".join(rule) + "|", *map(_line, self.rows)]
-        return "\n".join([*lines, "", self.caption] if self.caption else lines)
+        caption = wrapped(self.caption, width) if width else self.caption
+        return "\n".join([*lines, "", caption] if caption else lines)
 
     def to_rich(self) -> Any:
         """Return the table as a `rich.table.Table`, for a terminal."""
@@ -97,6 +103,11 @@ def fill(document: str, tables: Mapping[str, str]) -> str:
         return f"{match['begin']}{tables[match['name']]}\n{match['end']}"
 
     return _BLOCK.sub(replaced, document)
+
+
+def wrapped(text: str, width: int = 100) -> str:
+    """Wrap a paragraph of a document between words."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def signed(value: float, digits: int) -> str:

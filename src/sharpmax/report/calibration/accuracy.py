@@ -53,9 +53,11 @@ def draw_accuracy(
     height = legend + 2.95 * rows + 0.5
     with style.new_figure(height) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
+        # The labels of losses are wider than those of accuracies.
+        left = 0.092 if panels[-1][0] == "text" and (len(panels) - 1) % columns == 0 else 0.066
         # Laid out by hand: the automatic layout of matplotlib differs in the last digits.
         figure.subplots_adjust(
-            left=0.066, right=0.992, bottom=(legend + 0.5) / height, top=1 - 0.82 / height,
+            left=left, right=0.992, bottom=(legend + 0.5) / height, top=1 - 0.82 / height,
             wspace=0.31 if columns > 1 else 0.0, hspace=0.42,
         )  # fmt: skip
         for axes, (task, wording) in zip(grid.flat, panels, strict=False):
