@@ -1,15 +1,17 @@
-r"""Evaluate a model with lm-evaluation-harness, as it is and sharpened.
+r"""Evaluate a model with lm-evaluation-harness, plain and sharpened.
 
-    pip install 'sharpmax[clrs,harness]'
+Run it from the root of a clone, because the tasks of CLRS-Text are part of the experiments:
+
+    pip install -e '.[experiments,harness]'
     pip install --no-deps dm-clrs==2.0.3
-    python examples/lm_eval_sharpened.py                     # a small random model, made here
-    python examples/lm_eval_sharpened.py --model some/model  # one of Hugging Face, or a folder
-    python examples/lm_eval_sharpened.py --model smollm2 \
-        --calibration results/smollm2/families/constant+gain.json
+    python -m examples.lm_eval_sharpened                     # a small random model
+    python -m examples.lm_eval_sharpened --model some/model  # a Hugging Face model, or a folder
+    python -m examples.lm_eval_sharpened --model smollm2 \
+        --calibration experiments/smollm2/results/families/constant+gain.json
 
-Nothing is fetched unless a model is named. Without a calibration every head follows the exponential
-law, only to show that it acts. A random model knows no answer: its exact matches are zero, and the
-bits that it needs for a byte of the text show that attention has changed.
+Nothing is downloaded unless you name a model. Without a calibration, every head follows the
+exponential law, which shows only that the change takes effect. A random model knows no answer: its
+exact matches are zero, and its bits per byte of text show that attention has changed.
 """
 
 import argparse
@@ -32,9 +34,9 @@ from sharpmax.policies import Exponential
 
 QUESTIONS = {"algorithms": ["minimum", "insertion_sort"], "lengths": [4, 16], "each": 4}
 
-# A task needs no file: this one asks how well the model foresees questions and answers.
-FORESIGHT = {
-    "task": "clrs_text_foresight",
+# A task needs no file: this one measures the loss on questions and answers.
+LOSS = {
+    "task": "clrs_text_loss",
     "custom_dataset": documents.documents,
     "test_split": "test",
     "output_type": "loglikelihood_rolling",
@@ -48,7 +50,7 @@ FORESIGHT = {
 
 
 def random_model() -> tuple[Any, Any]:
-    """A small model with random weights, and its tokenizer."""
+    """Make a small model with random weights, and its tokenizer."""
     tokenizer = Characters().to_transformers()
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -58,7 +60,7 @@ def random_model() -> tuple[Any, Any]:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        # Large weights, so that its heads attend to something.
+        # Large weights, so that its heads are not uniform.
         initializer_range=0.3,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -68,10 +70,10 @@ def random_model() -> tuple[Any, Any]:
 
 
 def table(model: Any, tokenizer: Any) -> str:
-    """The table of the harness for a model, sharpened or not."""
+    """Return the table of the harness for a model, sharpened or not."""
     results = simple_evaluate(
         model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4),
-        tasks=["clrs_text", FORESIGHT],
+        tasks=["clrs_text", LOSS],
         task_manager=TaskManager(include_path=str(harness.FOLDER), metadata=QUESTIONS),
         gen_kwargs={"max_gen_toks": 128},
         verbosity="ERROR",
@@ -80,18 +82,20 @@ def table(model: Any, tokenizer: Any) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Evaluate twice, and show both tables."""
+    """Evaluate the plain and the sharpened model, and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", help="name or folder of a causal language model")
-    parser.add_argument("--calibration", help="file that sharpmax calibrate wrote for this model")
-    parser.add_argument("--reference", type=float, default=2.0, help="nats, see Exponential")
+    parser.add_argument("--calibration", help="calibration of this model, from sharpmax calibrate")
+    parser.add_argument(
+        "--reference", type=float, default=2.0, help="reference entropy of Exponential, in nats"
+    )
     arguments = parser.parse_args(given)
     model, tokenizer = load_model(arguments.model) if arguments.model else random_model()
     change: Calibration | Exponential = Exponential(arguments.reference)
     if arguments.calibration:
         change = Calibration.load(arguments.calibration, model)
     console = Console(soft_wrap=True)
-    console.print("As it is", table(model, tokenizer), sep="\n")
+    console.print("Plain", table(model, tokenizer), sep="\n")
     with sharpmax.sharpen(model, change):
         console.print("Sharpened", table(model, tokenizer), sep="\n")
 

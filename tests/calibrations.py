@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax._settings import TASKS, EvaluationSettings
+from sharpmax._settings import TASKS, UNIFORM, EvaluationSettings
 from sharpmax.models import Calibration, CellResult, Evaluation, LayerCalibration
-from sharpmax.models._evaluation.arms import UNIFORM
 from sharpmax.models._evaluation.cells import Cell, cells_of
 from sharpmax.policies import Constant
 

@@ -1,4 +1,4 @@
-"""The examples are run, where what they need is installed."""
+"""Run the examples, if what they need is installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _bits(said: str) -> list[float]:
     return [
         float(line.split("|")[-4])
         for line in said.splitlines()
-        if line.startswith("|clrs_text_foresight")
+        if line.startswith("|clrs_text_loss")
     ]
 
 

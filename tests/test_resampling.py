@@ -56,5 +56,5 @@ def test_the_same_seed_gives_the_same_and_names_may_be_anything() -> None:
 def test_what_cannot_be_is_named(level: float) -> None:
     with pytest.raises(ValueError, match="level: expected between 0 and 1"):
         clustered_interval([1.0], [0], level=level)
-    with pytest.raises(ValueError, match="values: expected at least one figure, got none"):
+    with pytest.raises(ValueError, match="values: expected at least one value, got none"):
         clustered_interval([], [])

@@ -1,4 +1,4 @@
-"""Intervals from resampling, for figures of which some belong together."""
+"""Confidence intervals from resampling, for values that come in clusters."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ def clustered_interval(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Interval of the mean, from resampled clusters: what is in one is not independent.
+    """Compute a confidence interval of the mean by resampling clusters.
+
+    Values of one cluster are not independent, so whole clusters are resampled.
 
     Args:
-        values: The figures.
-        clusters: The cluster of each figure.
-        level: Share of resampled means inside.
-        resamples: How often clusters are drawn anew, with replacement.
-        seed: Of the drawing.
+        values: The values.
+        clusters: The cluster of each value.
+        level: Level of the interval, between 0 and 1.
+        resamples: Number of resamples, drawn with replacement.
+        seed: Seed of the resampling.
 
     Returns:
-        Lower and upper end: quantiles of the resampled means.
+        The lower and the upper end, which are quantiles of the resampled means.
 
     Raises:
         ValueError: There are no values, or the level is not between 0 and 1.
@@ -37,7 +39,7 @@ def clustered_interval(
         (0.0, 1.0)
     """
     if len(values) == 0:
-        raise ValueError("values: expected at least one figure, got none")
+        raise ValueError("values: expected at least one value, got none")
     if not 0 < level < 1:
         raise ValueError(f"level: expected between 0 and 1, got {level}")
     names = list(dict.fromkeys(clusters))

@@ -1,4 +1,4 @@
-"""Settings of calibrations and evaluations, with the defaults of Python and of the command line."""
+"""Settings and names of calibrations and evaluations, for Python and for the command line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Any, Literal, get_args
 
 __all__ = [
     "LENGTHS",
+    "PAPER",
+    "PLAIN",
+    "SHUFFLED",
     "TASKS",
+    "UNIFORM",
+    "UNIFORM_BETA",
     "WORDINGS",
     "CalibrationSettings",
     "EvaluationSettings",
     "Task",
     "Wording",
+    "is_control",
     "only_text",
 ]
 
@@ -27,6 +33,21 @@ WORDINGS: tuple[Wording, ...] = get_args(Wording)
 
 LENGTHS = (1024, 2048, 4096)
 """Tokens per prompt and window in an evaluation."""
+
+
+UNIFORM_BETA = 1.1
+"""The inverse temperature of all heads in one of the controls."""
+
+# Names of the plain model and of the controls in an evaluation.
+PLAIN = "plain"
+PAPER = "paper in all heads"
+UNIFORM = f"uniform beta {UNIFORM_BETA:g}"
+SHUFFLED = "shuffled "
+
+
+def is_control(name: str) -> bool:
+    """Tell whether a name is that of the plain model or of a control that needs no fit."""
+    return name in (PLAIN, PAPER) or name.startswith(("uniform beta ", SHUFFLED))
 
 
 def only_text(tasks: Iterable[str]) -> bool:

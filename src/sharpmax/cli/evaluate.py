@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharpmax._extras import require
-from sharpmax._settings import TASKS, WORDINGS
+from sharpmax._settings import TASKS, WORDINGS, is_control
 from sharpmax._settings import EvaluationSettings as Defaults
 from sharpmax.cli._command import command_line
 from sharpmax.cli._inputs import (
@@ -144,7 +144,6 @@ def evaluate(
 def _calibrations(given: list[str], model: PreTrainedModel) -> dict[str, Calibration]:
     """Load calibrations by name, and check them against the model."""
     from sharpmax.models import Calibration
-    from sharpmax.models._evaluation.arms import is_control
 
     found: dict[str, Calibration] = {}
     for each in given:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from calibrations import CALIBRATIONS, HEADS, make_calibration
+from sharpmax._settings import is_control
 from sharpmax.models import Calibration, LayerCalibration
-from sharpmax.models._evaluation.arms import arms_of, is_control, named, shuffled
+from sharpmax.models._evaluation.arms import arms_of, named, shuffled
 from sharpmax.models._evaluation.heads import changed_heads
 from sharpmax.policies import Constant, Exponential, Hard, Paper
 

@@ -7,9 +7,10 @@ import pytest
 
 from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
 from pages import Reader, assert_nothing_is_fetched, read
+from sharpmax._settings import is_control
 from sharpmax.models._evaluation.cells import Cell, cells_of
 from sharpmax.report.calibration.accuracy import draw_accuracy
-from sharpmax.report.calibration.arms import is_control, series_of
+from sharpmax.report.calibration.arms import series_of
 from sharpmax.report.calibration.page import write_calibration_page, write_calibration_report
 from sharpmax.report.calibration.trade import draw_trade
 

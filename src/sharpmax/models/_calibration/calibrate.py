@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._resampling import clustered_interval
+from sharpmax._settings import CalibrationSettings
 from sharpmax._statistics import RowStatistics
 from sharpmax.models._calibration.fit import Term, fit
 from sharpmax.models._calibration.objectives import (
@@ -39,12 +40,6 @@ from sharpmax.models._inspect import (
 )
 from sharpmax.models._record import record
 
-TOLERANCE = 0.02
-"""Default for the largest increase of the loss on ordinary text, in nats per token."""
-
-TEXT_WEIGHT = 30.0
-"""Default weight of one nat of ordinary text, in nats of an answer."""
-
 
 class Stage(NamedTuple):
     """The progress of a calibration.
@@ -68,16 +63,16 @@ def calibrate(
     objective: Literal["text", "answers", "exact"] | Objective = "text",
     *,
     text: Splits[Window] | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = CalibrationSettings.tolerance,
     family: FamilyName = "constant",
-    flatten: bool = False,
-    steps: int = 60,
-    batch: int = 4,
-    text_batch: int = 2,
-    text_weight: float = TEXT_WEIGHT,
-    learning_rate: float = 0.03,
-    shrink: float = 1e-4,
-    seed: int = 0,
+    flatten: bool = CalibrationSettings.flatten,
+    steps: int = CalibrationSettings.steps,
+    batch: int = CalibrationSettings.batch,
+    text_batch: int = CalibrationSettings.text_batch,
+    text_weight: float = CalibrationSettings.text_weight,
+    learning_rate: float = CalibrationSettings.learning_rate,
+    shrink: float = CalibrationSettings.shrink,
+    seed: int = CalibrationSettings.seed,
     on_progress: Callable[[Stage], None] | None = None,
 ) -> Calibration:
     """Fit one or two numbers per head, and keep those that help on unseen data.

@@ -8,39 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax._settings import PAPER, PLAIN, SHUFFLED, UNIFORM, UNIFORM_BETA, is_control
 from sharpmax.models._calibration.result import Calibration, LayerCalibration
 from sharpmax.models._evaluation.heads import best
 from sharpmax.policies import Constant, Paper, Policy
 
-__all__ = [
-    "PAPER",
-    "PLAIN",
-    "SHUFFLED",
-    "UNIFORM",
-    "UNIFORM_BETA",
-    "Change",
-    "arms_of",
-    "describe",
-    "is_control",
-    "named",
-    "shuffled",
-]
+__all__ = ["Change", "arms_of", "describe", "named", "shuffled"]
 
 Change = Policy | Calibration | None
 """What is done to a model; None is nothing."""
-
-UNIFORM_BETA = 1.1
-"""The inverse temperature of all heads in one of the controls."""
-
-PLAIN = "plain"
-PAPER = "paper in all heads"
-UNIFORM = f"uniform beta {UNIFORM_BETA:g}"
-SHUFFLED = "shuffled "
-
-
-def is_control(name: str) -> bool:
-    """Tell whether a name is that of the plain model or of a control that needs no fit."""
-    return name in (PLAIN, PAPER) or name.startswith(("uniform beta ", SHUFFLED))
 
 
 def named(changes: Change | Mapping[str, Any]) -> dict[str, Policy | Calibration]:

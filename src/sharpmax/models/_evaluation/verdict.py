@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from sharpmax._resampling import clustered_interval
-from sharpmax._settings import only_text
+from sharpmax._settings import PLAIN, only_text
 from sharpmax.models._calibration.result import Calibration
-from sharpmax.models._evaluation.arms import PLAIN
 from sharpmax.models._evaluation.heads import Kind, best, changed_heads, kind
 
 if TYPE_CHECKING:

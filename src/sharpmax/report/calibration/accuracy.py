@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
-from sharpmax._settings import TASKS, WORDINGS
+from sharpmax._settings import TASKS, WORDINGS, is_control
 from sharpmax.report._page import style
 from sharpmax.report._page.style import Series
-from sharpmax.report.calibration.arms import is_control, series_of
+from sharpmax.report.calibration.arms import series_of
 
 if TYPE_CHECKING:
     from sharpmax.models._evaluation.result import CellResult, Evaluation

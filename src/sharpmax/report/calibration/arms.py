@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from sharpmax._settings import is_control
 from sharpmax.report._page import style
 from sharpmax.report._page.style import Series
 
@@ -66,11 +67,6 @@ def series_of(arms: Iterable[str]) -> dict[str, Series]:
             turn += 1
         found[arm] = replace(known, label=arm)
     return found
-
-
-def is_control(arm: str) -> bool:
-    """Return whether an arm was not fitted: the plain model, or a control without a fit."""
-    return arm in ("plain", "paper in all heads") or _control(arm) is not None
 
 
 def _control(arm: str) -> Series | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sharpmax._settings import TASKS
+from sharpmax._settings import PLAIN, TASKS
 from sharpmax.report._page.tables import Table, signed
 from sharpmax.report.calibration.arms import in_order, series_of
 
@@ -29,7 +29,6 @@ def summary_table(
         calibrations: Calibrations by the names of their arms.
         verdict: The verdict, whose tasks and subject are shown.
     """
-    from sharpmax.models._evaluation.arms import PLAIN
     from sharpmax.models._evaluation.heads import changed_heads
     from sharpmax.models._evaluation.verdict import compare, surprise
 

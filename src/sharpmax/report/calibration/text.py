@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from sharpmax._settings import PLAIN, is_control
 from sharpmax.report._page.tables import signed
-from sharpmax.report.calibration.arms import in_order, is_control
+from sharpmax.report.calibration.arms import in_order
 from sharpmax.report.calibration.tables import largest_rise
 
 if TYPE_CHECKING:
@@ -125,7 +126,6 @@ def guard_sentence(evaluation: Evaluation, verdict: Verdict, tolerance: float | 
 
 def wording_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
     """Say whether the improvement carries over to wordings that were not used in fitting."""
-    from sharpmax.models._evaluation.arms import PLAIN
     from sharpmax.models._evaluation.verdict import compare
 
     if verdict.subject is None:
