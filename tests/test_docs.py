@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpmax.report._page.tables import fill
+from experiments.common.documents import fill
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])

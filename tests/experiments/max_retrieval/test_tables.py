@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.common.documents import fill
 from experiments.common.methods import look
 from experiments.common.significance import paired_p_value
 from experiments.max_retrieval.cells import p_value, percent, recipe_text, with_deviation
@@ -21,7 +22,7 @@ from experiments.max_retrieval.tables import (
     trained_table,
     training_table,
 )
-from sharpmax.report._page.tables import Table, fill
+from sharpmax.report._page.tables import Table
 
 
 def _rows(table: Table) -> dict[str, list[str]]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Table", "fill", "signed", "wrapped"]
-
-_BLOCK = re.compile(
-    r"(?P<begin><!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.DOTALL
-)
+__all__ = ["Table", "signed", "wrapped"]
 
 _BOLD = re.compile(r"\*\*(.+?)\*\*")
 
@@ -74,35 +70,6 @@ class Table:
         for row in self.rows:
             table.add_row(*(_BOLD.sub(r"[bold]\1[/bold]", escape(cell)) for cell in row))
         return table
-
-
-def fill(document: str, tables: Mapping[str, str]) -> str:
-    r"""Fill tables into a document.
-
-    The text between `<!-- table: name -->` and `<!-- end -->` is replaced by the table `name`.
-
-    Args:
-        document: The text of the document.
-        tables: Markdown by name.
-
-    Returns:
-        The new text.
-
-    Raises:
-        ValueError: The document names a table that is not in `tables`.
-
-    Example:
-        >>> fill("<!-- table: speed -->\nold\n<!-- end -->", {"speed": "new"})
-        '<!-- table: speed -->\nnew\n<!-- end -->'
-    """
-
-    def replaced(match: re.Match[str]) -> str:
-        if match["name"] not in tables:
-            expected = ", ".join(tables)
-            raise ValueError(f"table: expected one of {expected}, got {match['name']!r}")
-        return f"{match['begin']}{tables[match['name']]}\n{match['end']}"
-
-    return _BLOCK.sub(replaced, document)
 
 
 def wrapped(text: str, width: int = 100) -> str:
