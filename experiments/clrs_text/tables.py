@@ -179,9 +179,9 @@ def gains_table(view: View) -> Table:
             row.append(f"**{cell}**" if p is not None and p < _SIGNIFICANT else cell)
         rows.append(row)
     caption = (
-        f"{_MEASURES[view.measure]} of softmax, mean ± standard deviation over seeds, and points "
-        f"that the others gain over it, averaged over {', '.join(map(_times, view.multiples[1:]))} "
-        f"the largest training size. Bold: p < {_SIGNIFICANT} in the paired t-test over seeds. "
+        f"{_MEASURES[view.measure]}: softmax as mean ± standard deviation over seeds, the others as "
+        f"points gained over it, averaged over {', '.join(map(_times, view.multiples[1:]))} the "
+        f"largest training size. Bold: p < {_SIGNIFICANT} in the paired t-test over seeds. "
         f"{_measured(view.results)}"
     )
     header = ["algorithm", "softmax", *map(label_of, others)]
@@ -213,9 +213,9 @@ def inference_table(results: Results, measure: Measure = "accuracy") -> Table:
     if not shared:
         which = "; ".join(f"{view.tokenizer}: {view.averaged}" for view in found)
     caption = (
-        f"{_MEASURES[measure]} of softmax, mean ± standard deviation over seeds, and points that "
-        f"each method gains over it on the same weights, averaged over {which}. p: paired t-test "
-        f"over seeds. {_measured(results)}"
+        f"{_MEASURES[measure]}: softmax as mean ± standard deviation over seeds, the methods as "
+        f"points gained over it on the same weights, averaged over {which}. p: paired t-test over "
+        f"seeds. {_measured(results)}"
     )
     return Table(["tokenizer", "attention", *_with_p(found[0])], rows, caption=caption, words=2)
 
