@@ -179,8 +179,8 @@ def gains_table(view: View) -> Table:
             row.append(f"**{cell}**" if p is not None and p < _SIGNIFICANT else cell)
         rows.append(row)
     caption = (
-        f"{_MEASURES[view.measure]}: softmax as mean ± standard deviation over seeds, the others as "
-        f"points gained over it, averaged over {', '.join(map(_times, view.multiples[1:]))} the "
+        f"{_MEASURES[view.measure]}: softmax as mean ± standard deviation over seeds, the others "
+        f"as points gained over it, averaged over {', '.join(map(_times, view.multiples[1:]))} the "
         f"largest training size. Bold: p < {_SIGNIFICANT} in the paired t-test over seeds. "
         f"{_measured(view.results)}"
     )
