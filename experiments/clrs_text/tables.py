@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +29,7 @@ __all__ = [
 ]
 
 _SIGNIFICANT: Final = 0.05
+_WIDTH: Final = 100  # Columns of captions in documents.
 _SHOWN: Final = "numbers"  # The tokenizer of the README's main tables.
 _MEASURES: Final = {
     "accuracy": "Accuracy in percent",
@@ -59,7 +58,7 @@ def tables(folder: Path) -> dict[str, str]:
             found["clrs-text-gains"] = gains_table(view)
     if (folder / "entropy.json").exists():
         found["clrs-text-dispersion"] = dispersion_table(load_entropy(folder / "entropy.json"))
-    return {name: _markdown(each) for name, each in found.items()}
+    return {name: each.to_markdown(_WIDTH) for name, each in found.items()}
 
 
 def pages(folder: Path) -> dict[str, str]:
@@ -92,14 +91,8 @@ def pages(folder: Path) -> dict[str, str]:
 def _page(title: str, found: Sequence[Table]) -> str:
     parts = [f"# {title}"]
     for table in found:
-        parts += [f"## {table.title}"] * bool(table.title) + [_markdown(table)]
+        parts += [f"## {table.title}"] * bool(table.title) + [table.to_markdown(_WIDTH)]
     return "\n\n".join(parts)
-
-
-def _markdown(table: Table) -> str:
-    """Write a table in Markdown, with its caption wrapped as documents are."""
-    wrapped = textwrap.fill(table.caption, 100, break_long_words=False, break_on_hyphens=False)
-    return replace(table, caption=wrapped).to_markdown()
 
 
 def learned_table(results: Results) -> Table:
