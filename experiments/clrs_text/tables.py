@@ -11,8 +11,8 @@ import numpy as np
 from experiments.clrs_text.records import Table as Results
 from experiments.clrs_text.records import load_entropy
 from experiments.clrs_text.view import LEARNED, PLAIN, Measure, View, Way, Where, label_of, views
+from experiments.common.cells import p_value, percent
 from experiments.common.methods import look
-from experiments.max_retrieval.cells import p_value, percent
 from sharpmax.report._page.tables import Table
 
 __all__ = [

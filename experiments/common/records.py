@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from experiments.common.significance import bootstrap_interval, paired_p_value
 from sharpmax._files import machine, read_sealed, versions, write_sealed
 
-__all__ = ["OverSeeds", "RecordTable", "Records"]
+__all__ = ["OverSeeds", "RecordTable"]
 
 Record = TypeVar("Record", bound="OverSeeds")
 
@@ -57,35 +57,8 @@ class OverSeeds:
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
 
 
-class Records(Generic[Record]):
-    """Base of tables of records.
-
-    Attributes:
-        records: What was measured.
-    """
-
-    records: tuple[Record, ...]
-
-    def select(self, **values: object) -> Iterator[Record]:
-        """Yield the records whose fields have the given values."""
-        for record in self.records:
-            if all(getattr(record, name) == value for name, value in values.items()):
-                yield record
-
-    def find(self, **values: object) -> Record:
-        """Return the one record whose fields have the given values.
-
-        Raises:
-            LookupError: There is no such record, or more than one.
-        """
-        found = list(self.select(**values))
-        if len(found) != 1:
-            raise LookupError(f"expected one record with {values}, found {len(found)}")
-        return found[0]
-
-
 @dataclass(frozen=True)
-class RecordTable(Records[Record]):
+class RecordTable(Generic[Record]):
     """All records of an experiment, and what they come from. An experiment derives its own.
 
     A subclass sets `KIND` and `RECORD`, may add fields with defaults, and may override `extras`.
@@ -112,6 +85,23 @@ class RecordTable(Records[Record]):
         default_factory=lambda: versions(("numpy", "torch", "transformers", "entmax", "scipy"))
     )
     machine: dict[str, Any] = field(default_factory=machine)
+
+    def select(self, **values: object) -> Iterator[Record]:
+        """Yield the records whose fields have the given values."""
+        for record in self.records:
+            if all(getattr(record, name) == value for name, value in values.items()):
+                yield record
+
+    def find(self, **values: object) -> Record:
+        """Return the one record whose fields have the given values.
+
+        Raises:
+            LookupError: There is no such record, or more than one.
+        """
+        found = list(self.select(**values))
+        if len(found) != 1:
+            raise LookupError(f"expected one record with {values}, found {len(found)}")
+        return found[0]
 
     def p_value_against(self, record: Record, **other: object) -> float | None:
         """Compare a record with another one over the same seeds, by a paired t-test.

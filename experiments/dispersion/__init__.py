@@ -1,1 +1,1 @@
-"""Softmax coefficients of bounded rows as n grows: the theorem illustrated."""
+"""Dispersion: the largest softmax coefficient of a bounded row falls as the row grows."""

@@ -1,39 +1,43 @@
-"""How the largest coefficient of a bounded row falls with its length, and what policies make of it.
+"""Measure how the largest coefficient of a bounded row falls with its length, under each policy.
 
-The row is made up: one item, the target, has the largest logit that the spread allows; its
-competitors are drawn uniformly from the whole spread below it. Longer rows contain the shorter.
+The row is synthetic: one item, the target, has the largest logit that the spread allows, and its
+competitors are drawn uniformly from the spread below it. Longer rows contain the shorter ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
 from sharpmax import policies
+from sharpmax._files import machine, read_sealed, versions, write_sealed
 from sharpmax._statistics import Rows, statistics
 from sharpmax.theory import DispersionBounds, dispersion_bounds
 
 __all__ = ["SIZES", "Curve", "Dispersion", "compared_policies", "measure_dispersion"]
 
+KIND = "dispersion, format 1"
+
 SIZES = tuple(2**power for power in range(4, 21))
 """From 16 to 1,048,576 items, doubling."""
 
 _REFERENCE_ROWS = 1024
-"""Rows of the training length over which the reference entropy is averaged."""
+"""Rows of the training length for the mean of the reference entropy."""
 
 _FITTED_ROWS = 64
-"""Rows of each length that the fitted policy sees."""
+"""Rows per length for the fitted policy."""
 
 _FITTED_TO = 16
-"""The fitted policy sees lengths up to this many times the training length."""
+"""The fitted policy sees lengths up to this multiple of the training length."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What one policy does to the row as it grows.
+    """The effect of one policy on the row as it grows.
 
     Attributes:
         name: Name of the policy, as the table and the figure show it.
@@ -58,10 +62,10 @@ class Dispersion:
         rows: How many rows were measured.
         train_length: The length whose sharpness the policies are to restore.
         reference: Mean entropy at that length, in nats.
-        fitted_length: The longest rows that the fitted policy has seen.
+        fitted_length: The longest rows that the fitted policy saw.
         sizes: The lengths.
-        bounds: The bounds of Lemma 2.1 at temperature 1, one pair a length.
-        curves: Plain softmax first, then a curve a policy.
+        bounds: The bounds of Lemma 2.1 at temperature 1, one pair per length.
+        curves: Plain softmax first, then one curve per policy.
     """
 
     spread: float
@@ -76,7 +80,7 @@ class Dispersion:
 
     @property
     def description(self) -> str:
-        """What was measured, in two sentences for captions."""
+        """Two sentences for captions."""
         return (
             f"One target at logit {self.spread:g}, n - 1 competitors drawn uniformly from"
             f" [0, {self.spread:g}]: median of {self.rows} rows, seed {self.seed}."
@@ -85,7 +89,7 @@ class Dispersion:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The measurement as plain data, ready for JSON."""
+        """Return plain data, ready for JSON."""
         return {
             "experiment": "dispersion",
             "spread": self.spread,
@@ -111,16 +115,49 @@ class Dispersion:
             ],
         }
 
+    def save(self, path: Path, command: str) -> Path:
+        """Write the measurement with the command and the versions behind it, sealed."""
+        made = {"command": command, "versions": versions(("numpy",)), "machine": machine()}
+        return write_sealed(path, KIND, made | self.to_dict())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            DamagedFileError: The file is truncated, was edited, or is another kind of file.
+        """
+        data = read_sealed(path, KIND)
+        return cls(
+            spread=data["spread"],
+            seed=data["seed"],
+            rows=data["rows"],
+            train_length=data["train_length"],
+            reference=data["reference_entropy"],
+            fitted_length=data["fitted_length"],
+            sizes=tuple(data["sizes"]),
+            bounds=dispersion_bounds(data["sizes"], data["spread"]),
+            curves=tuple(
+                Curve(
+                    each["name"],
+                    policies.Policy.from_dict(each["policy"]),
+                    tuple(each["largest_coefficient"]),
+                    tuple(np.inf if b is None else b for b in each["inverse_temperature"]),
+                )
+                for each in data["curves"]
+            ),
+        )
+
 
 def compared_policies(
     reference: float, train_length: int, fitted: policies.Policy
 ) -> dict[str, policies.Policy]:
-    """Every policy, set so as to restore the sharpness of the training length.
+    """Return every policy, set to restore the sharpness of the training length.
 
     Args:
         reference: Entropy of the row at the training length, in nats.
         train_length: That length.
-        fitted: A policy that was fitted to data.
+        fitted: A policy fitted to data.
 
     Returns:
         The policies by name, plain softmax first.
@@ -153,13 +190,13 @@ def measure_dispersion(
 ) -> Dispersion:
     """Measure the largest coefficient of a bounded row at growing lengths, under each policy.
 
-    The default spread is the mean over the heads of Gemma 2B that the paper reports.
+    The default spread is the mean over the heads of Gemma 2B in the paper.
 
     Args:
         spread: Largest logit minus smallest possible one, above 0.
         sizes: The lengths, each at least 1.
         train_length: The length whose mean entropy the policies take as their reference.
-        rows: How many rows are drawn; the median over them is reported.
+        rows: Number of rows; the median over them is reported.
         seed: Seed of the draw.
         compared: Policies by name; None compares all of them.
 
@@ -180,7 +217,7 @@ def measure_dispersion(
     sizes = tuple(sizes)
     if not sizes:
         raise ValueError("sizes: expected at least one, got none")
-    # One item has no competitors, and so no sharpness that a longer row could be brought back to.
+    # A single item has no competitors, so there is no sharpness to restore.
     for name, number, least in (
         ("sizes", min(sizes), 1),
         ("train_length", train_length, 2),
@@ -191,7 +228,7 @@ def measure_dispersion(
             raise ValueError(f"{name}: expected whole numbers of at least {least}, got {number}")
     bounds = dispersion_bounds(sizes, spread)
 
-    # Streams of their own: more rows or other sizes leave the reference as it is.
+    # Separate streams: more rows or other sizes do not change the reference.
     reference_stream, fit_stream, *row_streams = np.random.default_rng(seed).spawn(2 + rows)
     reference = float(
         statistics(_draw(reference_stream, spread, (_REFERENCE_ROWS, train_length)))
@@ -232,9 +269,9 @@ def measure_dispersion(
 def _fit(
     stream: np.random.Generator, spread: float, reference: float, train_length: int
 ) -> policies.Policy:
-    """A curve through the inverse temperatures that restore the reference at moderate lengths.
+    """Fit a curve through the inverse temperatures that restore the reference at moderate lengths.
 
-    It is held constant beyond them: what a policy from data does where it has seen none.
+    It is constant beyond them, as a policy from data has to be where it saw none.
     """
     entropies, betas = [], []
     length = train_length
@@ -249,7 +286,7 @@ def _fit(
 
 
 def _draw(stream: np.random.Generator, spread: float, shape: tuple[int, ...]) -> Any:
-    """Competitors, uniform over the spread, with the target in the first place of each row."""
+    """Draw competitors uniformly over the spread, with the target first in each row."""
     logits = stream.uniform(0.0, spread, size=shape)
     logits[..., 0] = spread
     return logits

@@ -1,20 +1,17 @@
-"""The figure of accuracy against the size of a set, for each part of the results."""
+"""Draw accuracy against the number of items, for each part of the results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from experiments.common.cells import percent
 from experiments.common.methods import ORACLE, Look, look
-from experiments.max_retrieval.cells import WEIGHTS, percent, records_of, sets_and_seeds
-from experiments.max_retrieval.selection import Line, lines, main_recipe, sizes_of, weights_kinds
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
-
-if TYPE_CHECKING:
-    from experiments.max_retrieval.records import Group, Table, WeightsKind
+from experiments.max_retrieval.records import Line, Table, WeightsKind, sizes_of
+from experiments.max_retrieval.tables import WEIGHTS, sets_and_seeds
+from sharpmax.report._page import style
 
 __all__ = ["draw_accuracy"]
 
@@ -24,17 +21,17 @@ _MAIN: Final = ("softmax", "paper", "exponential", "hard", ORACLE)
 _BOLD: Final = tuple(look(name).label for name in ("softmax", "exponential"))
 
 _CHANCE: Final = 10.0
-"""Percent that guessing among ten classes gets right."""
+"""Accuracy of guessing among ten classes, in percent."""
 
 _TITLES: Final[Mapping[str, str]] = {
-    "inference": "Same heads, trained with softmax; only the weighting changes at inference",
+    "inference": "The same heads, trained with softmax; only the method at inference changes",
     "trained": "Heads trained and tested with the same method",
     "training": "Details of the training of plain softmax",
-    "beyond": "Beyond the paper's set-up: changes of training and weighting, alone and together",
+    "beyond": "Beyond the set-up of the paper: changes of training and method, alone and together",
 }
 
 _BEYOND: Final = ("softmax", "exponential", "hard, class-blind")
-"""Methods that are drawn of recipes that go beyond."""
+"""Methods drawn for recipes beyond the paper's."""
 
 _DASHES: Final = (
     "solid",
@@ -52,7 +49,7 @@ class _Drawn:
     label: str
     line: Line
     look: Look
-    style: Any
+    line_style: Any
     faint: bool = False
 
     @property
@@ -62,25 +59,18 @@ class _Drawn:
 
 
 def draw_accuracy(
-    table: Table,
-    path: str | Path,
-    group: Group = "inference",
-    weights: WeightsKind | None = None,
+    table: Table, path: str | Path, group: str = "inference", weights: WeightsKind | None = None
 ) -> Path:
-    """Draw the accuracy against the number of items, with bootstrap intervals over seeds.
+    """Draw accuracy against the number of items, with bootstrap intervals over seeds.
 
     Args:
         table: The results.
-        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
+        path: The file; its suffix sets the format.
         group: The part of the results.
-        weights: The kind of weights; None takes the averaged ones where there are any.
-
-    Returns:
-        The path that was written; folders on the way to it are made.
+        weights: The kind of weights; None takes the averaged ones if there are any.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
-        LookupError: The results have nothing of the kind.
+        LookupError: There are no such results.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -92,19 +82,15 @@ def draw_accuracy(
         ...     "<svg" in path.read_text()
         True
     """
-    matplotlib = require("matplotlib", extra="experiments", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="experiments", what="drawing a figure")
-    kinds = weights_kinds(table, group)
+    kinds = table.weights_kinds(group)
     weights = weights or next(iter(kinds), None)
     if weights is None or weights not in kinds:
         raise LookupError(f"the results have no group {group!r} with weights {weights!r}")
     drawn = _drawn(table, group, weights)
-    with matplotlib.rc_context(_style.SETTINGS):
-        # A figure of its own, without pyplot: no window system is asked for, no state is left.
-        figure = figure_module.Figure(figsize=(9.6, max(5.2, 1.6 + 0.2 * len(drawn))))
-        height = figure.get_size_inches()[1]
+    height = max(5.2, 1.6 + 0.2 * len(drawn))
+    with style.new_figure(height) as figure:
         # As much room at the right as the longest name needs.
-        room = (0.95 + 0.072 * max(len(each.label) for each in drawn)) / 9.6
+        room = (0.95 + 0.072 * max(len(each.label) for each in drawn)) / style.WIDTH
         axes = figure.add_axes((0.068, 0.92 / height, 0.932 - room, 1 - 1.72 / height))
         for each in sorted(drawn, key=lambda each: not each.faint):
             _draw_line(axes, each, few=len(drawn) <= 8)
@@ -112,35 +98,31 @@ def draw_accuracy(
         _label_axes(axes, drawn)
         _label_ends(axes, drawn, height)
         axes.set_title(_TITLES[group], pad=24, fontsize=12)
-        axes.text(0, 1.02, "percent right", transform=axes.transAxes, color="#404040", va="bottom")
-        measured = sets_and_seeds(records_of(each.line for each in drawn))
-        several = any(len(record.accuracy) > 1 for each in drawn for record in each.line.values())
+        axes.text(0, 1.02, "accuracy, %", transform=axes.transAxes, color=style.SOFT, va="bottom")
+        records = [record for each in drawn for record in each.line.values()]
+        several = any(len(record.accuracy) > 1 for record in records)
         band = "Shaded: 95% bootstrap interval of the mean over seeds. " if several else ""
-        text = f"{band}{WEIGHTS[weights].capitalize()}; {measured}."
-        figure.text(0.012, 0.16 / height, text, fontsize=8.4, color="#404040")
-        return _style.save(figure, path)
+        text = f"{band}{WEIGHTS[weights].capitalize()}; {sets_and_seeds(records)}."
+        figure.text(0.012, 0.16 / height, text, fontsize=8.4, color=style.SOFT)
+        return style.save(figure, path)
 
 
-def _drawn(table: Table, group: Group, weights: WeightsKind) -> list[_Drawn]:
-    found = lines(table, group, weights)
-    if group == "inference":
-        return [
-            _Drawn(look(method).label, line, look(method), look(method).line_style, faint=faint)
-            for (_, method), line in found.items()
-            for faint in [method not in _MAIN]
-        ]
-    if group == "trained":
-        return [
-            _Drawn(look(method).label, line, look(method), look(method).line_style)
-            for (_, method), line in found.items()
-        ]
-    # What the changes are changes of stands first.
+def _drawn(table: Table, group: str, weights: WeightsKind) -> list[_Drawn]:
+    found = table.lines(group, weights)
+    if group in ("inference", "trained"):
+        drawn = []
+        for (_, method), line in found.items():
+            of_method = look(method)
+            faint = group == "inference" and method not in _MAIN
+            drawn.append(_Drawn(of_method.label, line, of_method, of_method.line_style, faint))
+        return drawn
+    # The standard training, which the others change, comes first.
     methods = {method for _, method in found}
-    base = main_recipe(table)
+    base = table.main_recipe
     if group == "beyond":
-        at_inference = lines(table, "inference", weights)
+        at_inference = table.lines("inference", weights)
         found = {key: at_inference[key] for key in at_inference if key[1] in methods} | found
-        # The table has them all; of the standard training one look is enough here.
+        # The table has all of them; one standard training is enough here.
         found = {
             (recipe, method): line
             for (recipe, method), line in found.items()
@@ -151,8 +133,8 @@ def _drawn(table: Table, group: Group, weights: WeightsKind) -> list[_Drawn]:
     for (recipe, method), line in found.items():
         name = recipe.replace("-", " ").replace("+", " + ")
         label = look(method).label if recipe == base else f"{name}, {look(method).label}"
-        style = _DASHES[recipes.index(recipe) % len(_DASHES)]
-        drawn.append(_Drawn(label, line, look(method), style))
+        dashes = _DASHES[recipes.index(recipe) % len(_DASHES)]
+        drawn.append(_Drawn(label, line, look(method), dashes))
     return drawn
 
 
@@ -165,7 +147,7 @@ def _draw_line(axes: Any, each: _Drawn, *, few: bool) -> None:
         sizes,
         means,
         color=color,
-        linestyle=each.style,
+        linestyle=each.line_style,
         linewidth=0.9 if each.faint else 2.4 if main else 1.7,
         marker="o" if len(sizes) == 1 else None,
         zorder=2 if each.faint else 4 if main else 3,
@@ -200,22 +182,20 @@ def _label_axes(axes: Any, drawn: Sequence[_Drawn]) -> None:
     margin = 2**0.04 if len(sizes) > 1 else 2
     axes.set_xlim(sizes[0] / margin, sizes[-1] * margin)
     axes.set_ylim(0.0, 102.0)
-    # From the largest down, so that it always has its label.
+    # From the largest down, so that the largest always has its label.
     ticks = sizes if len(sizes) <= 6 else sizes[::-2][::-1]
     axes.set_xticks(ticks, [f"{size:,}" for size in ticks], fontsize=9)
-    axes.minorticks_off()
-    axes.grid(visible=True)
-    axes.set_axisbelow(True)
+    style.add_grid(axes)
     axes.set_xlabel("number of items n")
 
 
 def _label_ends(axes: Any, drawn: Sequence[_Drawn], height: float) -> None:
-    """The name of each line at its right end, moved where names would collide."""
+    """Write the name of each line at its right end; names that would collide are moved."""
     inches = axes.get_position().height * height
-    places = _style.spread_between(
+    places = style.spread_between(
         [each.end for each in drawn], distance=102 * 0.185 / inches, low=1.0, high=101.0
     )
-    # Lines that end together keep the order of the table, the first one on top.
+    # Lines that end together keep the order of the table, the first on top.
     longest = max(max(each.line) for each in drawn)
     order = sorted(range(len(drawn)), key=lambda index: (-drawn[index].end, index))
     for index, place in zip(order, sorted(places, reverse=True), strict=True):
@@ -234,7 +214,7 @@ def _label_ends(axes: Any, drawn: Sequence[_Drawn], height: float) -> None:
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
-                # Across the figure, a leader must not look like a line of the data.
+                # A leader across the figure must not look like a line of the data.
                 "color": "#C8C8C8" if each.faint or where else each.look.color,
                 "linestyle": "dotted" if where else "solid",
                 "linewidth": 0.6,

@@ -1,4 +1,4 @@
-"""The arms of the experiment: heads to train, and what to test them with."""
+"""The arms of the experiment: which heads to train, and how to test them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.max_retrieval.inference import MAIN
-from experiments.max_retrieval.methods import normaliser_names
-from experiments.max_retrieval.recipe import Recipe
+from experiments.max_retrieval.recipe import Recipe, normaliser_names
 from experiments.max_retrieval.records import Group
 from experiments.max_retrieval.task import NearTies
 
-__all__ = ["AS_TRAINED", "CLASS_BLIND", "Arm", "Look", "all_arms"]
+__all__ = ["AS_TRAINED", "CLASS_BLIND", "Arm", "Checkpoint", "all_arms"]
 
 AS_TRAINED = "as trained"
-"""The method that is whatever the heads were trained with."""
+"""The method that the heads were trained with."""
 CLASS_BLIND = {name: f"{name}, class-blind" for name in ("exponential", "hard")}
-"""Methods that take from logits what a class adds to them, and then sharpen, by how."""
+"""Methods that remove from the logits what a class adds to them, by the method applied next."""
 
 
 @dataclass(frozen=True)
-class Look:
+class Checkpoint:
     """A test of the weights of an arm after a step.
 
     Attributes:
-        step: After which step.
-        recipe: Name of what was trained up to there.
+        step: The step.
+        recipe: Name of the training up to that step.
         groups: The parts of the table that it belongs to, each with the methods that it shows: None
-            is every method at inference, `AS_TRAINED` what the heads were trained with.
+            is every method at inference, `AS_TRAINED` the method of the training.
         blind: Whether averaged weights are also tested class-blind.
         far: Whether averaged weights are also tested at sizes that need double precision.
     """
@@ -44,21 +43,21 @@ class Arm:
     """Heads that are trained together.
 
     Attributes:
-        name: Of the arm, and of its folder.
-        recipe: How they are trained.
-        looks: When and how they are tested.
-        largest: The largest size that they are tested at; None is all sizes.
-        thin: Whether a size is left out if they are tested at its half and at its double.
+        name: Name of the arm and of its folder.
+        recipe: How the heads are trained.
+        checkpoints: When and how they are tested.
+        largest: The largest size of the test; None is all sizes.
+        thin: Whether to leave out a size if its half and its double are tested.
     """
 
     name: str
     recipe: Recipe
-    looks: tuple[Look, ...]
+    checkpoints: tuple[Checkpoint, ...]
     largest: int | None = None
     thin: bool = False
 
     def sizes(self, every: Sequence[int]) -> list[int]:
-        """The sizes that they are tested at, of every size of a run in ascending order."""
+        """Return the sizes of the test, from the sizes of a run in ascending order."""
         chosen: list[int] = []
         for n in every:
             between = self.thin and n / 2 in chosen and 2 * n in every
@@ -68,42 +67,42 @@ class Arm:
 
 
 def all_arms(steps: int) -> list[Arm]:
-    """Every arm of the experiment, the most important first.
+    """Return every arm of the experiment, the most important first.
 
     Args:
-        steps: Batches of a standard training.
+        steps: Steps of the standard training.
     """
     return [_standard(steps), *_beyond(steps), *_details(steps), *_trained(steps)]
 
 
 def steps_name(steps: int) -> str:
-    """A number of steps in short: 40k for 40,000."""
+    """Abbreviate a number of steps: 40k for 40,000."""
     return f"{steps // 1000}k" if steps % 1000 == 0 else str(steps)
 
 
 def _longer(steps: int) -> int:
-    """Batches of a long training: 100,000 where the standard is 40,000."""
+    """Steps of a long training: 100,000 if the standard is 40,000."""
     return steps * 5 // 2
 
 
 def _shorter(steps: int) -> int:
-    """Batches of a training that is one of many: 10,000 where the standard is 40,000."""
+    """Steps of a training that is one of many: 10,000 if the standard is 40,000."""
     return steps // 4
 
 
 def _standard(steps: int) -> Arm:
-    """Plain softmax. With a constant learning rate, one training is tested after many steps."""
+    """Plain softmax. Its learning rate is constant, so one training serves several step counts."""
     groups: dict[int, dict[Group, tuple[str, ...] | None]] = {
         _shorter(steps): {"trained": ("softmax",), "training": MAIN},
         steps // 2: {"training": MAIN, "beyond": MAIN},
         steps: {"inference": None, "training": MAIN, "beyond": MAIN},
         _longer(steps): {"training": MAIN, "beyond": MAIN},
     }
-    looks = (
-        Look(step, f"standard-{steps_name(step)}", of_look, blind=step == steps)
-        for step, of_look in groups.items()
+    checkpoints = (
+        Checkpoint(step, f"standard-{steps_name(step)}", of_step, blind=step == steps)
+        for step, of_step in groups.items()
     )
-    return Arm("standard", Recipe(steps=_longer(steps)), tuple(looks))
+    return Arm("standard", Recipe(steps=_longer(steps)), tuple(checkpoints))
 
 
 def _details(steps: int) -> list[Arm]:
@@ -120,34 +119,35 @@ def _details(steps: int) -> list[Arm]:
         Arm(
             "cosine",
             Recipe(steps=half, schedule="cosine"),
-            (Look(half, f"cosine+{few}", cosine),),
+            (Checkpoint(half, f"cosine+{few}", cosine),),
             thin=True,
         ),
         *(
-            Arm(name, recipe, (Look(half, name, {"training": MAIN}),), thin=True)
+            Arm(name, recipe, (Checkpoint(half, name, {"training": MAIN}),), thin=True)
             for name, recipe in decays.items()
         ),
     ]
 
 
 def _trained(steps: int) -> list[Arm]:
-    """Alternatives to softmax, in training and in the test: fewer steps, as there are many."""
+    """Alternatives to softmax in training and test, with fewer steps because there are many."""
     arms = []
     few = _shorter(steps)
     for name in normaliser_names():
         if name != "softmax":
-            look = Look(few, f"with-{name}", {"trained": (AS_TRAINED,)})
+            checkpoint = Checkpoint(few, f"with-{name}", {"trained": (AS_TRAINED,)})
             # Selection compares every item with every other.
             largest = 4096 if name == "selective" else None
-            arms.append(Arm(f"with-{name}", Recipe(name, steps=few), (look,), largest, thin=True))
+            arms.append(
+                Arm(f"with-{name}", Recipe(name, steps=few), (checkpoint,), largest, thin=True)
+            )
     return arms
 
 
 def _beyond(steps: int) -> list[Arm]:
-    """Recipes that keep the head right far beyond the size of its training sets.
+    """Recipes that keep a head accurate far beyond the size of its training sets.
 
-    Each lever alone and the two together are trained for half the standard steps; what is best is
-    also trained for long.
+    Each change alone and both together have half the standard steps; the best also has many.
     """
     ties, half = NearTies(), steps // 2
     alone = Recipe(steps=half, ties=ties)
@@ -157,11 +157,11 @@ def _beyond(steps: int) -> list[Arm]:
     name = "near-ties+cosine"
     beyond: dict[Group, tuple[str, ...] | None] = {"beyond": MAIN}
     return [
-        Arm(name, together, (Look(half, f"{name}+{few}", beyond, blind=True),)),
+        Arm(name, together, (Checkpoint(half, f"{name}+{few}", beyond, blind=True),)),
         Arm(
             f"{name}+{many}",
             longer,
-            (Look(longer.steps, f"{name}+{many}", beyond, blind=True, far=True),),
+            (Checkpoint(longer.steps, f"{name}+{many}", beyond, blind=True, far=True),),
         ),
-        Arm("near-ties", alone, (Look(half, f"near-ties+{few}", beyond),), thin=True),
+        Arm("near-ties", alone, (Checkpoint(half, f"near-ties+{few}", beyond),), thin=True),
     ]

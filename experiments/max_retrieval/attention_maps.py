@@ -1,4 +1,4 @@
-"""Figures 2 and 7: how the attention of a max-retrieval head spreads as sets grow."""
+"""Draw Figures 2 and 7 of the paper: how the attention of a head spreads as sets grow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from experiments.common.methods import look
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
+from sharpmax.report._page import style
 
 __all__ = ["draw_attention"]
 
 _ACROSS: Final = 6
-"""As many heat maps as stand side by side."""
+"""Heat maps side by side."""
 
 
 def draw_attention(
@@ -32,19 +31,13 @@ def draw_attention(
     Args:
         figures: Data of the figures; `figures["attention"]` has sizes, methods and weights
             [method][size][set][item], items by descending priority.
-        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
-        methods: Which methods; None is all that the data have.
-        sizes: Which sizes; None is all for one method, and at most six for several.
-
-    Returns:
-        The path that was written; folders on the way to it are made.
+        path: The file; its suffix sets the format.
+        methods: Methods; None is all that the data have.
+        sizes: Sizes; None is all for one method, and at most six for several.
 
     Raises:
-        MissingExtraError: matplotlib is not installed.
-        LookupError: The data lack a method or a size that is asked for.
+        LookupError: The data lack a method or a size.
     """
-    matplotlib = require("matplotlib", extra="experiments", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="experiments", what="drawing a figure")
     data = figures["attention"]
     methods = list(data["methods"] if methods is None else methods)
     if sizes is None:
@@ -58,10 +51,8 @@ def draw_attention(
     single = len(methods) == 1
     columns = min(_ACROSS, len(sizes)) if single else len(methods)
     rows = -(-len(sizes) // columns) if single else len(sizes)
-    with matplotlib.rc_context(_style.SETTINGS):
-        tall = 2.15 if single else 1.42
-        height = 1.62 + tall * rows
-        figure = figure_module.Figure(figsize=(9.6, height))
+    height = 1.62 + (2.15 if single else 1.42) * rows
+    with style.new_figure(height) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
         figure.subplots_adjust(
             left=0.045 if single else 0.125,
@@ -98,10 +89,15 @@ def draw_attention(
         title = (
             f"Attention of a head under {look(methods[0]).label} as sets grow"
             if single
-            else "Attention of the same head, by what is done to its softmax"
+            else "Attention of the same head with different methods at inference"
         )
-        _write_titles(figure, title, height)
-        return _style.save(figure, path)
+        style.write_title(
+            figure,
+            title,
+            "Columns: the largest items of a set by priority, the right answer first. In each map:"
+            " mean weight of the first item.",
+        )
+        return style.save(figure, path)
 
 
 def _draw_map(axes: Any, weights: np.ndarray[Any, Any], highest: float) -> Any:
@@ -142,19 +138,6 @@ def _label_size(axes: Any, n: int) -> None:
         ha="right",
         va="center",
         fontsize=9.6,
-    )
-
-
-def _write_titles(figure: Any, title: str, height: float) -> None:
-    figure.text(0.012, 1 - 0.26 / height, title, fontsize=12.5, fontweight="bold", va="center")
-    figure.text(
-        0.012,
-        1 - 0.52 / height,
-        "Columns: the largest items of a set by priority, the right answer first. In each map: mean"
-        " weight of the first item.",
-        fontsize=8.8,
-        color="#404040",
-        va="center",
     )
 
 

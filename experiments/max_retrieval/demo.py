@@ -1,93 +1,93 @@
-"""`sharpmax demo`: train a head on small sets, watch it disperse on large ones, and mend it."""
+"""Demonstrate dispersion, the paper's rule, ours, and a head that stays accurate."""
 
 from __future__ import annotations
 
-import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from experiments.max_retrieval.run_arms import run_arm
-from sharpmax._extras import require
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from experiments.max_retrieval import records
+from experiments.common.allocator import keep_freed_memory
+from experiments.common.command import Output, current_command, show
+from experiments.common.timing import thread_count
+from experiments.max_retrieval.arms import Arm, Checkpoint
+from experiments.max_retrieval.head import Heads
+from experiments.max_retrieval.measure import measure_figures, save_figures
+from experiments.max_retrieval.page import write_page
+from experiments.max_retrieval.recipe import Recipe
+from experiments.max_retrieval.records import Group, Record, Table
+from experiments.max_retrieval.study import Settings, evaluate_heads
+from experiments.max_retrieval.tables import demo_table
+from experiments.max_retrieval.task import NearTies
+from experiments.max_retrieval.training import Training
+from sharpmax.cli._progress import Bars
 
 __all__ = ["demo"]
 
-_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-_SHOWN = (16, 64, 256, 1024, 4096, 16384)
 _METHODS = ("softmax", "paper", "exponential")
-_STEPS, _SETS = 4000, 256
+_SIZES = (16, 64, 256, 1024, 4096, 16384)
+_SETS = (256, 256, 256, 256, 128, 128)
+_FIT_ITEMS = 2**17
+_SMALL: dict[str, Any] = {"width": 32, "learning_rate": 5e-3}
+"""The head that is trained differently is small, so that many steps fit into the time."""
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option(help="Folder for the report, its figures and the results behind it.")
-    ] = Path("build/demo"),
+    context: typer.Context,
+    output: Output = Path("build/demo"),
     seeds: Annotated[int, typer.Option(min=1, help="Number of heads to train.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Batches of the training.")] = _STEPS,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of their training.")] = 4000,
+    recipe_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of the head that is trained differently.")
+    ] = 12_000,
 ) -> None:
-    """Train heads on sets of at most 16 items, test them on up to 16,384, and mend them.
+    """Train heads on sets of at most 16 items and test them on up to 16,384.
 
-    The task is max retrieval: name the class of the item with the highest priority. The same
-    weights are tested with plain softmax, with the paper's adaptive temperature, and with the
-    exponential law. Writes report.html, which needs nothing else, to OUTPUT.
+    The task is max retrieval: name the class of the item with the highest priority. The same heads
+    are tested with plain softmax, with the adaptive temperature of the paper and with the
+    exponential law. One more head is trained differently: on near ties, which it learns to tell
+    apart. Writes OUTPUT/report.html, which needs no other file.
     """
-    require("torch", extra="experiments", what="sharpmax demo")
-    require("matplotlib", extra="experiments", what="sharpmax demo")
-    # Imported when the command runs, so that --help answers at once.
-    from rich.console import Console
-
-    from experiments.common.allocator import keep_freed_memory
-    from experiments.max_retrieval.arms import Arm, Look
-    from experiments.max_retrieval.page import write_page
-    from experiments.max_retrieval.recipe import Recipe
-    from experiments.max_retrieval.study import Settings, Study
-
     keep_freed_memory()
     console = Console()
-    recipe = Recipe(steps=steps, schedule="cosine")
-    arm = Arm("demo", recipe, (Look(steps, "demo", {"inference": _METHODS}),))
-    settings = Settings(tuple(range(seeds)), steps, _SIZES, (_SETS,) * len(_SIZES))
-    for earlier in ("table.json", "figures.json"):
-        (output / earlier).unlink(missing_ok=True)
-    shutil.rmtree(output / "weights", ignore_errors=True)
-    options = "" if (seeds, steps) == (3, _STEPS) else f" --seeds {seeds} --steps {steps}"
-    study = Study(output, settings, f"sharpmax demo{options}")
-    run_arm(console, study, arm)
+    command = current_command(context)
+    plain = Recipe(steps=steps, schedule="cosine")
+    ties = replace(plain, steps=recipe_steps, ties=NearTies(), **_SMALL)
+    arms = [
+        (_arm("standard", plain, "inference"), tuple(range(seeds))),
+        (_arm("near-ties+cosine", ties, "beyond"), (0,)),
+    ]
+    settings = Settings(tuple(range(seeds)), steps, _SIZES, _SETS)
+    # Operations are small: one thread per training is faster than several per operation.
+    with Bars(console) as bars, thread_count(1), ThreadPoolExecutor(len(arms)) as pool:
+        trained = list(pool.map(lambda job: _train(bars, *job), arms))
+    records: list[Record] = []
+    with console.status("Testing"):
+        for (arm, _), heads in zip(arms, trained, strict=True):
+            records += evaluate_heads(arm, arm.checkpoints[0], "averaged", heads, settings)
+    recipes = {arm.name: arm.recipe.to_dict() for arm, _ in arms}
+    table = Table(command, settings.seeds, recipes, tuple(records), settings=settings.to_dict())
+    table.save(output / "table.json")
     with console.status("Drawing"):
-        measured = study.measure_figures(arm)
-        report = write_page(output / "report.html", study.table, measured)
-    console.print(_table(study.table))
-    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+        measured = measure_figures(trained[0][0], _SIZES, command, items=_FIT_ITEMS)
+        save_figures(output / "figures.json", measured)
+        report = write_page(output / "report.html", table, measured)
+    show(console, [demo_table(table)], [report])
 
 
-def _table(results: records.Table) -> Table:
-    from rich import box
-    from rich.table import Table
+def _arm(name: str, recipe: Recipe, group: Group) -> Arm:
+    return Arm(name, recipe, (Checkpoint(recipe.steps, name, {group: _METHODS}),))
 
-    from experiments.common.methods import look
 
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title="Share of sets of n items that are answered right",
-        title_justify="left",
-        title_style="bold",
-        caption=(
-            f"Max retrieval, trained on sets of 5 to 16 items: {len(results.seeds)} heads, "
-            f"averaged weights, {_SETS} sets a size. The weights are the same in all rows."
-        ),
-        caption_justify="left",
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("n =", no_wrap=True)
-    for n in _SHOWN:
-        table.add_column(f"{n:,}", justify="right", no_wrap=True)
-    for method in _METHODS:
-        means = (results.find(method=method, weights="averaged", n=n).mean for n in _SHOWN)
-        table.add_row(look(method).label, *(f"{mean:.1%}" for mean in means))
-    return table
+def _train(bars: Bars, arm: Arm, seeds: tuple[int, ...]) -> list[Heads]:
+    """Train heads and return them one by one, with averaged weights."""
+    bar = bars.add(arm.name, arm.recipe.steps)
+    training = Training(arm.recipe, seeds)
+    for loss in training.run(arm.recipe.steps):
+        if training.step % 50 == 0 or training.step == arm.recipe.steps:
+            bars.step(bar, training.step, f"loss {loss:.4f}")
+    heads = training.averaged_heads()
+    return [heads.alone(index) for index in range(len(seeds))]

@@ -1,21 +1,30 @@
-"""What was measured: one record for each method, kind of weights and size."""
+"""What was measured: one record per method, kind of weights and size."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from experiments.common.records import OverSeeds, Records
+from experiments.common.records import OverSeeds, RecordTable
 from experiments.common.significance import paired_p_value
-from sharpmax._files import machine, read_sealed, versions, write_sealed
 
-__all__ = ["Group", "Record", "Table", "WeightsKind"]
+__all__ = [
+    "LONGEST",
+    "Group",
+    "Line",
+    "Record",
+    "Table",
+    "WeightsKind",
+    "compare",
+    "sizes_of",
+]
 
 WeightsKind = Literal["last", "averaged"]
 Group = Literal["inference", "trained", "training", "beyond"]
 
-_KIND = "max-retrieval table, format 1"
+LONGEST = 16_384
+"""The largest size of the paper; larger ones have a table of their own."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +32,15 @@ class Record(OverSeeds):
     """The accuracy of a method at a size.
 
     Attributes:
-        method: What makes weights of logits in the test, by name.
+        method: What turns logits into weights in the test, by name.
         weights: The last iterate, or the moving average.
-        trained_with: What made weights of logits in training, by name.
-        recipe: Name of the recipe of the training; the table has the recipe.
-        group: Part of the table: methods at inference on the same weights, methods that were
-            trained in, details of the training of plain softmax, or recipes that go beyond.
-        n: Items in a set.
-        sets: Number of sets that were tested; the same sets for every method and seed.
-        accuracy: Share of the sets that were answered right, a number a seed.
+        trained_with: What turned logits into weights in training, by name.
+        recipe: Name of the recipe of the training; the table holds the recipe.
+        group: Part of the table: methods at inference on the same weights, methods used in
+            training, details of the training of plain softmax, or recipes beyond the paper's.
+        n: Items per set.
+        sets: Number of test sets; the same sets for every method and seed.
+        accuracy: Share of the sets that were answered correctly, one number per seed.
     """
 
     method: str
@@ -44,82 +53,65 @@ class Record(OverSeeds):
     accuracy: tuple[float, ...]
 
 
+Line = dict[int, Record]
+"""The records of one method and one training, by size."""
+
+
 @dataclass(frozen=True)
-class Table(Records[Record]):
-    """All records of an experiment, and what they come from.
+class Table(RecordTable[Record]):
+    """All records of max retrieval, and what they come from."""
 
-    Attributes:
-        command: The command that makes this table.
-        seeds: The seeds of the heads.
-        recipes: How heads were trained: plain data, by name.
-        records: What was measured.
-        versions: Versions of the software.
-        machine: The kind of machine.
-        settings: What all trainings and tests have in common.
-    """
+    KIND: ClassVar[str] = "max-retrieval table, format 1"
+    RECORD: ClassVar[type[OverSeeds]] = Record
 
-    command: str
-    seeds: tuple[int, ...]
-    recipes: dict[str, dict[str, Any]]
-    records: tuple[Record, ...]
-    versions: dict[str, str] = field(
-        default_factory=lambda: versions(("numpy", "torch", "entmax", "scipy"))
-    )
-    machine: dict[str, Any] = field(default_factory=machine)
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def p_value(self, record: Record, method: str) -> float | None:
-        """Paired p-value of a record against another method: same weights, same sets, same seeds.
-
-        Returns:
-            The p-value; None without the other method in the table, or where there is none.
-        """
+    def extras(self, record: Record) -> dict[str, Any]:
+        """Return paired p-values against softmax and the paper's rule: same weights, same sets."""
         same = {name: getattr(record, name) for name in ("weights", "recipe", "group", "n")}
-        others = list(self.select(method=method, **same))
-        return paired_p_value(record.accuracy, others[0].accuracy) if len(others) == 1 else None
+        order = ("softmax", "paper", record.method)
+        return {
+            f"p_value_against_{method}": self.p_value_against(record, method=method, **same)
+            for method in order[: order.index(record.method)]
+        }
 
     def sizes(self) -> list[int]:
-        """The sizes, from small to large."""
+        """Return the sizes, from small to large."""
         return sorted({record.n for record in self.records})
 
-    def save(self, path: str | Path) -> Path:
-        """Write the table, with means, deviations, intervals and tests beside the accuracies."""
-        records = []
-        for record in self.records:
-            data = record.to_dict()
-            if record.method != "softmax":
-                data["p_value_against_softmax"] = self.p_value(record, "softmax")
-            if record.method not in ("softmax", "paper"):
-                data["p_value_against_paper"] = self.p_value(record, "paper")
-            records.append(data)
-        return write_sealed(
-            path,
-            _KIND,
-            {
-                "command": self.command,
-                "seeds": self.seeds,
-                "versions": self.versions,
-                "machine": self.machine,
-                "settings": self.settings,
-                "recipes": self.recipes,
-                "records": records,
-            },
-        )
+    @property
+    def main_recipe(self) -> str | None:
+        """The recipe on whose weights methods are compared at inference, if there is any."""
+        return next((record.recipe for record in self.select(group="inference")), None)
 
-    @classmethod
-    def load(cls, path: str | Path) -> Table:
-        """Read a table.
+    def weights_kinds(self, group: str) -> list[WeightsKind]:
+        """Return the kinds of weights of a group: averaged first, then the last iterate."""
+        kinds = {record.weights for record in self.select(group=group)}
+        return [kind for kind in ("averaged", "last") if kind in kinds]
 
-        Raises:
-            DamagedFileError: The file is cut off, was edited, or is no such table.
+    def lines(self, group: str, weights: WeightsKind) -> dict[tuple[str, str], Line]:
+        """Return records by recipe and method, then by size, in the order of the table.
+
+        At inference only those of the main recipe: methods are compared on the same weights.
         """
-        data = read_sealed(path, _KIND)
-        return cls(
-            command=data["command"],
-            seeds=tuple(data["seeds"]),
-            recipes=data["recipes"],
-            records=tuple(map(Record.from_dict, data["records"])),
-            versions=data["versions"],
-            machine=data["machine"],
-            settings=data["settings"],
-        )
+        recipe = self.main_recipe
+        found: dict[tuple[str, str], Line] = {}
+        for record in self.select(group=group, weights=weights):
+            if group != "inference" or record.recipe == recipe:
+                found.setdefault((record.recipe, record.method), {})[record.n] = record
+        return {key: dict(sorted(line.items())) for key, line in found.items()}
+
+    def at_inference(self, weights: WeightsKind) -> dict[str, Line]:
+        """Return the lines of the methods at inference, by method."""
+        return {method: line for (_, method), line in self.lines("inference", weights).items()}
+
+
+def sizes_of(several: Iterable[Line], *, up_to: float = float("inf")) -> list[int]:
+    """Return all sizes of several lines, from small to large."""
+    return sorted({n for line in several for n in line if n <= up_to})
+
+
+def compare(line: Line, other: Line, n: int) -> float | None:
+    """Return the paired p-value of two lines at a size; None if it cannot be computed."""
+    if n not in line or n not in other:
+        return None
+    ours, theirs = line[n].accuracy, other[n].accuracy
+    return paired_p_value(ours, theirs) if len(ours) == len(theirs) else None

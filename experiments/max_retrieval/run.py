@@ -1,4 +1,4 @@
-"""`sharpmax reproduce`: the experiments, from training to table."""
+"""Train and test every arm, resume a run, and show a quick one."""
 
 from __future__ import annotations
 
@@ -6,124 +6,104 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from experiments.max_retrieval.run_arms import FAR, SIZES, chosen_arms, run_arm, whole_command
-from sharpmax._extras import require
-from sharpmax.cli._inputs import Resume, numbers
+from experiments.common.allocator import keep_freed_memory
+from experiments.common.command import Output, Quick, Resume, current_command, show
+from experiments.max_retrieval.arms import Arm, Checkpoint, all_arms
+from experiments.max_retrieval.evaluation import number_of_sets
+from experiments.max_retrieval.figures import figures
+from experiments.max_retrieval.study import Settings, Study
+from experiments.max_retrieval.tables import inference_table
+from experiments.max_retrieval.training import Progress
+from sharpmax.cli._inputs import numbers
+from sharpmax.cli._progress import Bars
 
-__all__ = ["reproduce"]
+__all__ = ["run"]
 
-reproduce = typer.Typer(
-    name="reproduce",
-    help="Run the experiments again: train, test, and write tables and figures.",
-    no_args_is_help=True,
-)
+_SIZES = "16,32,64,128,256,512,1024,2048,4096,8192,16384"
+_FAR = "65536,262144,1048576"
 
 
-@reproduce.command("max-retrieval")
-def max_retrieval(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of heads, seeds 0, 1, …")] = 10,
-    steps: Annotated[int, typer.Option(min=2, help="Batches of a standard training.")] = 40_000,
-    sizes: Annotated[str, typer.Option(help="Items in a test set, with commas.")] = SIZES,
+def run(
+    context: typer.Context,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of heads; their seeds are 0, 1, …")
+    ] = 10,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of the standard training.")] = 40_000,
+    sizes: Annotated[str, typer.Option(help="Items per test set, separated by commas.")] = _SIZES,
     far: Annotated[
-        str, typer.Option(help="Further sizes, for what goes beyond, in double precision.")
-    ] = FAR,
+        str, typer.Option(help="Further sizes, tested in double precision, for the best recipe.")
+    ] = _FAR,
     arms: Annotated[
-        str, typer.Option(help="Which trainings, with commas; 'list' lists them.")
+        str, typer.Option(help="Trainings, separated by commas; 'list' prints their names.")
     ] = "all",
-    output: Annotated[Path, typer.Option(help="Folder for the table and the weights.")] = Path(
-        "build/max_retrieval"
-    ),
+    output: Output = Path("build/max_retrieval"),
+    quick: Quick = False,
     resume: Resume = False,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Every training, but so short that all is done in two minutes."
-        ),
-    ] = False,
 ) -> None:
     """Train heads on sets of at most 16 items, test them on more, and write OUTPUT/table.json.
 
-    A run that was stopped goes on with --resume: trainings from their last checkpoint, and what is
-    in the table stays.
+    A run that was stopped can be resumed with --resume. With --quick, two seeds are trained for 200
+    steps and tested on 64 sets; the run ends with its table and its figures.
     """
-    require("torch", extra="experiments", what="sharpmax reproduce")
-    from rich.console import Console
-
-    from experiments.common.allocator import keep_freed_memory
-    from experiments.max_retrieval.arms import all_arms
-    from experiments.max_retrieval.evaluation import number_of_sets
-    from experiments.max_retrieval.study import Settings, Study
-
     if quick:
         seeds, steps, sizes, far = 2, 200, "16,64,256", "1024"
-    chosen, farther = numbers("--sizes", sizes), numbers("--far", far)
+    near, further = numbers("--sizes", sizes), numbers("--far", far)
     settings = Settings(
         seeds=tuple(range(seeds)),
         steps=steps,
-        sizes=chosen,
-        sets=tuple(64 if quick else number_of_sets(n) for n in chosen),
-        far=farther,
-        far_sets=tuple(8 if quick else number_of_sets(n) for n in farther),
+        sizes=near,
+        sets=tuple(64 if quick else number_of_sets(n) for n in near),
+        far=further,
+        far_sets=tuple(8 if quick else number_of_sets(n) for n in further),
     )
     known = {arm.name: arm for arm in all_arms(steps)}
     if arms == "list":
         for name in known:
             typer.echo(name)
         return
+    chosen = list(known) if arms == "all" else arms.split(",")
+    for name in chosen:
+        if name not in known:
+            raise typer.BadParameter(
+                f"expected 'all', 'list', or some of {', '.join(known)}; got {name!r}",
+                param_hint="--arms",
+            )
     keep_freed_memory()
-    asked = chosen_arms(known, arms)
     console = Console()
-    study = Study(output, settings, whole_command(settings, output, quick), resume=resume)
-    for arm in asked:
-        run_arm(console, study, arm)
-        with console.status("Measuring what the figures show"):
-            study.dissect(arm)
-            if arm.name == "standard":
-                study.measure_figures(arm)
-    console.print(f"Table: {study.table_path}", soft_wrap=True, highlight=False)
-
-
-@reproduce.command("figures")
-def figures(
-    results: Annotated[
-        Path, typer.Option(help="Folder of the results of `sharpmax reproduce max-retrieval`.")
-    ] = Path("results/max_retrieval"),
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for the figures; that of the results by default.")
-    ] = None,
-) -> None:
-    """Draw the figures and the report from the results; nothing is trained.
-
-    Figure 1 of the paper is dispersion.png; 2 and 7 are attention-softmax.png and
-    attention-compared.png; 5 is entropy-plane.png; 6 is fit.svg. accuracy-*.svg show accuracy
-    against the number of items, and report.html has it all in one file.
-    """
-    require("matplotlib", extra="experiments", what="sharpmax reproduce figures")
-    from rich.console import Console
-
-    from experiments.dispersion.figures import draw_dispersion
-    from experiments.dispersion.measure import measure_dispersion
-    from experiments.max_retrieval.figure_data import load_figures
-    from experiments.max_retrieval.figures import draw_all
-    from experiments.max_retrieval.page import write_page
-    from experiments.max_retrieval.records import Table
-
-    console = Console()
-    folder = output or results
-    table = Table.load(results / "table.json")
-    measured = results / "figures.json"
-    data = load_figures(measured) if measured.exists() else None
-
-    def say(sentence: str) -> None:
-        console.print(sentence, soft_wrap=True, highlight=False, markup=False)
-
-    folder.mkdir(parents=True, exist_ok=True)
+    study = Study(output, settings, current_command(context), resume=resume)
+    for name in chosen:
+        _run_arm(console, study, known[name])
+        with console.status("Measuring logits and attention"):
+            study.dissect(known[name])
+            if name == "standard":
+                study.measure_figures(known[name])
+    shown = [inference_table(study.table)] if quick and study.table.main_recipe else []
     with console.status("Drawing"):
-        drawn = [
-            draw_dispersion(measure_dispersion(), folder / "dispersion.png"),
-            *draw_all(table, data, folder, say=say),
-            write_page(folder / "report.html", table, data),
-        ]
-    for path in drawn:
-        say(f"Written: {path}")
+        drawn = figures(output) if quick else []
+    show(console, shown, [study.table_path, *drawn])
+
+
+def _run_arm(console: Console, study: Study, arm: Arm) -> None:
+    """Train and test an arm behind progress bars."""
+    sizes, far = len(arm.sizes(study.settings.sizes)), len(study.settings.far)
+    tests = sum(
+        (2 + each.blind) * sizes + each.far * (1 + each.blind) * far for each in arm.checkpoints
+    )
+    with Bars(console) as bars:
+        trained = bars.add(f"{arm.name}: train", arm.recipe.steps)
+        tested = bars.add(f"{arm.name}: test", tests)
+        done = 0
+
+        def on_training(at: Progress) -> None:
+            bars.step(trained, at.step, f"loss {at.loss:.4f}")
+
+        def on_testing(checkpoint: Checkpoint, weights: str, n: int) -> None:
+            nonlocal done
+            bars.step(tested, done, f"{checkpoint.recipe}, {weights} weights, n = {n:,}")
+            done += 1
+
+        study.run(arm, on_training, on_testing)
+        bars.step(trained, arm.recipe.steps)
+        bars.step(tested, tests)

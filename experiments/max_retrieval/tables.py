@@ -1,50 +1,48 @@
-"""Tables of the max-retrieval experiment, from its results: the paper's figures beside ours."""
+"""Tables of max retrieval, from its results: the figures of the paper beside ours."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
+from experiments.common.cells import p_value, percent, source, with_deviation
 from experiments.common.methods import ORACLE, look
-from experiments.max_retrieval.cells import (
-    WEIGHTS,
-    caption_of,
-    cell_of,
-    heads,
-    p_value,
-    percent,
-    recipe_text,
-    records_of,
-    rows_of,
-    sets_and_seeds,
-    source,
-)
-from experiments.max_retrieval.selection import (
+from experiments.max_retrieval.anatomy import load_anatomy
+from experiments.max_retrieval.records import (
     LONGEST,
     Line,
+    Record,
+    WeightsKind,
     compare,
-    lines,
-    main_recipe,
     sizes_of,
-    weights_kinds,
+)
+from experiments.max_retrieval.records import (
+    Table as Results,
 )
 from sharpmax.report._page.tables import Table
 
-if TYPE_CHECKING:
-    from experiments.max_retrieval.records import Table as Results
-    from experiments.max_retrieval.records import WeightsKind
-
 __all__ = [
+    "WEIGHTS",
     "anatomy_table",
+    "best_beyond",
     "beyond_table",
+    "demo_table",
     "further_table",
     "headline_table",
     "inference_table",
+    "pages",
     "paper_table",
+    "recipe_text",
+    "selected_table",
+    "sets_and_seeds",
     "tables",
     "trained_table",
     "training_table",
+    "words",
 ]
+
+WEIGHTS: Final = {"averaged": "averaged weights", "last": "last iterate"}
 
 _PUBLISHED: Final[Mapping[int, tuple[float, float, str]]] = {
     16: (98.6, 98.6, ".4"),
@@ -61,319 +59,399 @@ _PUBLISHED: Final[Mapping[int, tuple[float, float, str]]] = {
 }
 """Table 1 of the paper by size: baseline, adaptive temperature, p-value."""
 
-_HEADLINE: Final = (16, 64, 256, 1024, 4096, 16384)
-"""Sizes of the short table."""
+_RECALLED: Final = frozenset({32, 8192})
+"""Sizes at which the figures of the paper are quoted from memory."""
 
-_FORETOLD: Final = (1024, 16384)
-"""Sizes at which the accuracy of hard attention is foretold."""
+_HEADLINE: Final = (16, 64, 256, 1024, 4096, 16384)
+_PREDICTED: Final = (1024, 16384)
+_THREE: Final = ("softmax", "paper", "exponential")
+
+_MANY: Final = 6
+"""With more columns than these, deviations no longer fit."""
 
 _MOST: Final = 0.9
 """A size has a column if such a share of the lines has it."""
 
-_RECALLED: Final = frozenset({32, 8192})
-"""Sizes at which the paper's figures are recalled and not confirmed in a source."""
 
-
-def tables(table: Results) -> dict[str, str]:
-    """All tables that documents may ask for, as Markdown by name.
+def tables(results: Path) -> dict[str, str]:
+    """Make all tables of the documents.
 
     Args:
-        table: The results. A table of which they have nothing is left out.
+        results: A folder with `table.json` and perhaps `anatomy.json`.
 
     Returns:
-        Markdown by name: max-retrieval-headline, -paper, -further, -beyond; -inference, -trained
-        and -training with averaged weights, and each with "-last" for the last iterate.
+        Markdown by the name of the marker; without tables that the results cannot fill.
     """
-    found: dict[str, str] = {}
-    for name, make in (
-        ("headline", headline_table),
-        ("paper", paper_table),
-        ("further", further_table),
-        ("beyond", beyond_table),
-    ):
-        try:
-            found[f"max-retrieval-{name}"] = make(table).to_markdown()
-        except LookupError:
-            continue
-    for group, of_weights in (
-        ("inference", inference_table),
-        ("trained", trained_table),
-        ("training", training_table),
-    ):
-        for weights, suffix in (("averaged", ""), ("last", "-last")):
-            try:
-                text = of_weights(table, weights).to_markdown()  # type: ignore[arg-type]
-            except LookupError:
-                continue
-            found[f"max-retrieval-{group}{suffix}"] = text
+    table = Results.load(results / "table.json")
+    makers: dict[str, Callable[[], Table]] = {
+        "headline": lambda: headline_table(table),
+        "paper": lambda: paper_table(table),
+        "inference": lambda: inference_table(table),
+        "trained": lambda: trained_table(table),
+        "training": lambda: training_table(table, methods=("softmax", "exponential")),
+        "anatomy": lambda: anatomy_table(table, _anatomy(results), weights=("averaged",)),
+        "beyond": lambda: selected_table(table),
+        "further": lambda: further_table(table),
+    }
+    return {f"max-retrieval-{name}": text for name, text in _made(makers).items()}
+
+
+def pages(results: Path) -> dict[str, str]:
+    """Make the pages of tables that are too long for a document.
+
+    Args:
+        results: A folder with `table.json` and perhaps `anatomy.json`.
+
+    Returns:
+        Markdown by file name.
+    """
+    table = Results.load(results / "table.json")
+    groups: dict[str, dict[str, Callable[[], Table]]] = {
+        "inference-last.md": {
+            "Methods at inference, last iterate": lambda: inference_table(table, "last")
+        },
+        "trained-last.md": {
+            "Methods used in training, last iterate": lambda: trained_table(table, "last")
+        },
+        "training.md": {
+            "Details of the training, averaged weights": lambda: training_table(table),
+            "Details of the training, last iterate": lambda: training_table(table, "last"),
+        },
+        "anatomy.md": {"Slope and offsets": lambda: anatomy_table(table, _anatomy(results))},
+        "beyond.md": {"Every combination of changes": lambda: beyond_table(table)},
+    }
+    found = {}
+    for name, makers in groups.items():
+        parts = [f"# {title}\n\n{text}" for title, text in _made(makers).items()]
+        if parts:
+            note = "Generated by `python -m experiments.max_retrieval tables`."
+            found[name] = "\n\n".join([*parts, note])
     return found
 
 
 def headline_table(table: Results) -> Table:
-    """The few figures that say it all: averaged weights, a few sizes.
-
-    Args:
-        table: The results.
-
-    Returns:
-        Softmax, the paper's rule and the exponential law on the same weights, then the exponential
-        law on the recipe that goes furthest beyond.
+    """Compare softmax, the paper's rule, the exponential law, and the recipe beyond the paper's.
 
     Raises:
-        LookupError: There is nothing at inference.
+        LookupError: There are no methods at inference.
     """
-    found: dict[str, Line] = {}
-    for method, line in _by_method(table, "averaged").items():
-        if method in ("softmax", "paper", "exponential"):
-            found[look(method).label] = line
+    at_inference = table.at_inference("averaged")
+    found = {look(name).label: at_inference[name] for name in _THREE if name in at_inference}
     sizes = [n for n in _sizes(found, "methods at inference") if n in _HEADLINE]
-    beyond = {
-        recipe: line
-        for (recipe, method), line in lines(table, "beyond", "averaged").items()
-        if method == "exponential" and recipe != main_recipe(table) and sizes[-1] in line
-    }
-    if beyond:
-        best = max(beyond, key=lambda recipe: beyond[recipe][sizes[-1]].mean)
-        label = f"{look('exponential').label}, trained with {best.replace('-', ' ')}"
-        found[label] = beyond[best]
-    rows = rows_of(list(found), found.values(), sizes)
-    below = caption_of(table, found.values(), sizes, "averaged")
-    return Table(["right at n items, %", *heads(sizes)], rows, caption=below)
+    note = " The weights are the same in all rows."
+    if best := best_beyond(table, sizes[-1]):
+        label = f"{look('exponential').label}, head trained with {words(best[0])}"
+        note = f" The first {len(found)} rows share the same weights; the last row was trained"
+        note += " differently."
+        found[label] = best[1]
+    rows = _rows(found, sizes)
+    below = _caption(table, found.values(), sizes, "averaged") + note
+    return Table(["accuracy at n items, %", *_columns(sizes)], rows, caption=below)
+
+
+def demo_table(table: Results) -> Table:
+    """Show what the demonstration measured, for the terminal: few sizes, no deviations.
+
+    Raises:
+        LookupError: There are no methods at inference.
+    """
+    shown = headline_table(table)
+    rows = [[row[0], *(cell.strip("*").split(" ± ")[0] for cell in row[1:])] for row in shown.rows]
+    return Table(shown.header, rows, "Accuracy on sets of n items, in percent", shown.caption)
 
 
 def paper_table(table: Results) -> Table:
-    """The paper's Table 1 next to the same measurement here, with either kind of weights.
-
-    Args:
-        table: The results.
-
-    Returns:
-        A row a size.
+    """Show Table 1 of the paper beside the same measurement, one row per size.
 
     Raises:
         LookupError: There is no softmax at inference.
     """
     ours = {}
-    for weights in reversed(weights_kinds(table, "inference")):
-        found = _by_method(table, weights)
+    for weights in reversed(table.weights_kinds("inference")):
+        found = table.at_inference(weights)
         if "softmax" in found:
             ours[weights] = found["softmax"], found.get("paper", {})
     if not ours:
-        raise LookupError("the results have no softmax at inference to put beside the paper's")
+        raise LookupError("the results have no softmax at inference to compare with the paper's")
     measured = [line for pair in ours.values() for line in pair]
     rows = []
-    for n in sizes_of([*measured, dict.fromkeys(_PUBLISHED)], up_to=LONGEST):  # type: ignore[list-item]
+    for n in sorted({*sizes_of(measured, up_to=LONGEST), *_PUBLISHED}):
         cells = [f"{n:,}", *_published(n)]
         for softmax, paper in ours.values():
-            cells += [cell_of(softmax, n), cell_of(paper, n), p_value(compare(paper, softmax, n))]
+            cells += [_cell(softmax, n), _cell(paper, n), p_value(compare(paper, softmax, n))]
         rows.append(cells)
     header = ["n", "softmax, published", "its rule, published", "p"]
     for weights in ours:
         header += [f"softmax, {WEIGHTS[weights]}", f"paper's rule, {WEIGHTS[weights]}", "p"]
     below = (
-        "Percent right. † recalled, not confirmed in a source. Ours: mean ± standard deviation,"
-        f" {sets_and_seeds(records_of(measured))}; p is that of the paired t-test of the rule"
-        f" against softmax on the same weights. {source(table)}"
+        "Accuracy in percent. † quoted from memory, not confirmed in a source. Ours: mean ±"
+        f" standard deviation, {sets_and_seeds(_records(measured))}; p: paired t-test of the rule"
+        f" against softmax on the same weights. {source(table.command)}"
     )
-    return Table(header, rows, title="The paper's table and ours", caption=below, words=0)
+    return Table(header, rows, title="The table of the paper and ours", caption=below, words=0)
 
 
 def inference_table(table: Results, weights: WeightsKind = "averaged") -> Table:
-    """What a change of the weighting alone does, at inference, to heads trained with softmax.
+    """Compare methods at inference on heads trained with softmax, one row per method.
 
-    Args:
-        table: The results.
-        weights: The kind of weights of the heads.
-
-    Returns:
-        A row a method, the oracle below them, then the p-value of the exponential law
-        against the paper's rule. The best of each size is bold, among those that do not peek.
+    The oracle comes last but one; the last row has p-values of the exponential law against the
+    paper's rule. The best of each size is bold; the oracle does not compete.
 
     Raises:
-        LookupError: There is nothing of the kind.
+        LookupError: There are no such results.
     """
-    by_method = _by_method(table, weights)
-    sizes = _sizes(by_method, f"methods at inference with {WEIGHTS[weights]}")
-    oracle = by_method.pop(ORACLE, None)
-    rows = rows_of([look(name).label for name in by_method], by_method.values(), sizes)
-    notes = ""
+    found = table.at_inference(weights)
+    sizes = _sizes(found, f"methods at inference with {WEIGHTS[weights]}")
+    below = _caption(table, found.values(), sizes, weights)
+    oracle = found.pop(ORACLE, None)
+    rows = _rows({look(name).label: line for name, line in found.items()}, sizes)
     if oracle is not None:
-        rows.append([f"{look(ORACLE).label} ‡", *(cell_of(oracle, n, sizes) for n in sizes)])
-        notes = f" ‡ {look(ORACLE).note}."
-    if {"exponential", "paper"} <= set(by_method):
-        pair = by_method["exponential"], by_method["paper"]
-        values = [p_value(compare(*pair, n)) for n in sizes]
+        rows.append([f"{look(ORACLE).label} ‡", *(_cell(oracle, n, sizes) for n in sizes)])
+        below += f" ‡ {look(ORACLE).meaning}."
+    if {"exponential", "paper"} <= set(found):
+        values = [p_value(compare(found["exponential"], found["paper"], n)) for n in sizes]
         if any(values):
             rows.append([f"p, {look('exponential').label} against {look('paper').label}", *values])
-    lines_shown = [*by_method.values(), *([oracle] if oracle else [])]
-    below = caption_of(table, lines_shown, sizes, weights) + notes
-    return Table(["method at inference", *heads(sizes)], rows, caption=below)
+    return Table(["method at inference", *_columns(sizes)], rows, caption=below)
 
 
 def trained_table(table: Results, weights: WeightsKind = "averaged") -> Table:
-    """Heads that were trained and tested with the same method.
-
-    Args:
-        table: The results.
-        weights: The kind of weights of the heads.
-
-    Returns:
-        A row a method; the best of each size is bold.
+    """Compare heads that were trained and tested with the same method, one row per method.
 
     Raises:
-        LookupError: There is nothing of the kind.
+        LookupError: There are no such results.
     """
-    found = lines(table, "trained", weights)
-    sizes = _sizes(found, f"methods that were trained in, with {WEIGHTS[weights]}")
+    found = table.lines("trained", weights)
+    sizes = _sizes(found, f"methods used in training, with {WEIGHTS[weights]}")
     methods = [method for _, method in found]
-    names = [
-        look(method).label if methods.count(method) == 1 else f"{look(method).label} ({recipe})"
-        for recipe, method in found
-    ]
-    rows = rows_of(names, found.values(), sizes)
-    below = caption_of(table, found.values(), sizes, weights)
-    return Table(["trained and tested with", *heads(sizes)], rows, caption=below)
+    names = {
+        look(method).label
+        if methods.count(method) == 1
+        else f"{look(method).label} ({recipe})": line
+        for (recipe, method), line in found.items()
+    }
+    below = _caption(table, found.values(), sizes, weights)
+    return Table(["trained and tested with", *_columns(sizes)], _rows(names, sizes), caption=below)
 
 
-def training_table(table: Results, weights: WeightsKind = "averaged") -> Table:
-    """What details of the training of plain softmax do to it, and to what follows at inference.
+def training_table(
+    table: Results, weights: WeightsKind = "averaged", methods: Sequence[str] | None = None
+) -> Table:
+    """Show what details of the training of plain softmax do, one row per recipe and method.
 
     Args:
         table: The results.
-        weights: The kind of weights of the heads.
-
-    Returns:
-        A row a recipe and method.
+        weights: The kind of weights.
+        methods: Methods at inference; None is all of them.
 
     Raises:
-        LookupError: There is nothing of the kind.
+        LookupError: There are no such results.
     """
-    found = lines(table, "training", weights)
+    found = {
+        key: line
+        for key, line in table.lines("training", weights).items()
+        if methods is None or key[1] in methods
+    }
     sizes = _sizes(found, f"details of the training with {WEIGHTS[weights]}")
     rows: list[list[str]] = []
     for (recipe, method), line in found.items():
-        # Said once for each recipe.
-        told = bool(rows) and rows[-1][0] == recipe
-        what = "" if told else recipe_text(table.recipes.get(recipe))
-        cells = [cell_of(line, n, sizes) for n in sizes]
+        # The recipe is described once.
+        known = bool(rows) and rows[-1][0] == recipe
+        what = "" if known else recipe_text(table.recipes.get(recipe))
+        cells = [_cell(line, n, sizes) for n in sizes]
         rows.append([recipe, what, look(method).label, *cells])
-    below = caption_of(table, found.values(), sizes, weights)
-    header = ["training", "what it is", "at inference", *heads(sizes)]
+    below = _caption(table, found.values(), sizes, weights)
+    header = ["training", "recipe", "at inference", *_columns(sizes)]
     return Table(header, rows, caption=below, words=3)
 
 
 def beyond_table(table: Results) -> Table:
-    """What each change brings alone, and what they bring together.
-
-    A change is one of the training, the averaging of the weights, or the method at inference.
-
-    Args:
-        table: The results.
-
-    Returns:
-        A row a set of changes, those of few changes first; the best of each size is bold.
+    """Show every combination of changes of training, averaging and method, fewest changes first.
 
     Raises:
-        LookupError: There is nothing beyond the paper's set-up.
+        LookupError: There is nothing beyond the set-up of the paper.
     """
     found: dict[tuple[str, ...], Line] = {}
-    base = main_recipe(table)
     methods = {record.method for record in table.select(group="beyond")}
     for group in ("inference", "beyond"):
-        for weights in weights_kinds(table, group):
-            for (recipe, method), line in lines(table, group, weights).items():
+        for weights in table.weights_kinds(group):
+            for (recipe, method), line in table.lines(group, weights).items():
                 if method not in methods:
                     continue
-                changes = [] if recipe == base else recipe.replace("-", " ").split("+")
+                changes = [] if recipe == table.main_recipe else recipe.replace("-", " ").split("+")
                 if weights == "averaged":
                     changes.append(WEIGHTS["averaged"])
                 if method != "softmax":
                     changes.append(look(method).label)
                 found.setdefault(tuple(changes), line)
-    sizes = _sizes(found if methods else {}, "recipes that go beyond")
-    ordered = sorted(found.items(), key=lambda item: len(item[0]))
-    names = [" + ".join(changes) or "none: plain softmax, last iterate" for changes, _ in ordered]
-    rows = rows_of(names, [line for _, line in ordered], sizes)
-    below = caption_of(table, found.values(), sizes)
-    return Table(["changes", *heads(sizes)], rows, caption=below)
+    sizes = _sizes(found if methods else {}, "recipes beyond the paper's")
+    ordered = {
+        " + ".join(changes) or "none: plain softmax, last iterate": found[changes]
+        for changes in sorted(found, key=len)
+    }
+    below = _caption(table, found.values(), sizes)
+    return Table(["changes", *_columns(sizes)], _rows(ordered, sizes), caption=below)
+
+
+def selected_table(table: Results) -> Table:
+    """Show the recipes beyond the paper's with averaged weights and three methods each.
+
+    Raises:
+        LookupError: There is nothing beyond the set-up of the paper.
+    """
+    shown = ("softmax", "exponential", "hard, class-blind")
+    beyond = table.lines("beyond", "averaged")
+    base = table.main_recipe
+    lines = {**table.lines("inference", "averaged"), **beyond} if beyond else {}
+    found = {
+        f"{words(recipe)}, {look(method).label}": line
+        for (recipe, method), line in lines.items()
+        if method in shown and (recipe == base or not recipe.startswith("standard"))
+    }
+    sizes = _sizes(found, "recipes beyond the paper's")
+    below = _caption(table, found.values(), sizes, "averaged")
+    return Table(["training, method", *_columns(sizes)], _rows(found, sizes), caption=below)
 
 
 def further_table(table: Results) -> Table:
-    """Sizes beyond the largest of the paper.
-
-    Args:
-        table: The results.
-
-    Returns:
-        A row a training, kind of weights and method; the best of each size is bold.
+    """Show sizes beyond the largest of the paper, one row per training, weights and method.
 
     Raises:
         LookupError: No size is beyond 16,384.
     """
-    found: dict[tuple[str, str, str], Line] = {}
+    found: dict[str, Line] = {}
     for group in ("inference", "beyond"):
-        for weights in weights_kinds(table, group):
-            for (recipe, method), line in lines(table, group, weights).items():
+        for weights in table.weights_kinds(group):
+            for (recipe, method), line in table.lines(group, weights).items():
                 longer = {n: record for n, record in line.items() if n > LONGEST}
                 if longer and method != ORACLE:
-                    found.setdefault((recipe, WEIGHTS[weights], look(method).label), longer)
+                    name = f"{recipe} · {WEIGHTS[weights]} · {look(method).label}"
+                    found.setdefault(name, longer)
     sizes = sizes_of(found.values())
     if not sizes:
         raise LookupError(f"the results have no size beyond {LONGEST:,}")
-    rows = rows_of([" · ".join(key) for key in found], found.values(), sizes)
-    below = caption_of(table, found.values(), sizes)
-    return Table(["training · weights · method", *heads(sizes)], rows, caption=below)
+    below = _caption(table, found.values(), sizes)
+    header = ["training · weights · method", *_columns(sizes)]
+    return Table(header, _rows(found, sizes), caption=below)
 
 
-def anatomy_table(table: Results, anatomy: Mapping[str, Any]) -> Table:
-    """What the logits of heads are made of, and how well that foretells hard attention.
+def anatomy_table(
+    table: Results, anatomy: Mapping[str, Any], weights: Sequence[str] = ("last", "averaged")
+) -> Table:
+    """Show slope and offsets of the logits, and how well they predict hard attention.
 
     Args:
         table: The results.
-        anatomy: What `experiments.max_retrieval.anatomy.load_anatomy` gave.
+        anatomy: What `experiments.max_retrieval.anatomy.load_anatomy` returned.
+        weights: The kinds of weights.
 
     Returns:
-        A row a training and kind of weights: slope of the logit by the priority, deviation of what
-        a class adds in units of priority, and the accuracy of hard attention that follows from
-        these alone beside the measured one.
+        One row per training and kind of weights: slope of the logit by the priority, standard
+        deviation of the class offsets in units of priority, and the accuracy of hard attention that
+        follows from these alone beside the measured one.
 
     Raises:
-        LookupError: There is nothing of the kind.
+        LookupError: There are no such results.
     """
     rows = []
     records = []
     for recipe, by_weights in anatomy["recipes"].items():
-        for weights, entry in by_weights.items():
-            found = {
-                record.n: record
-                for record in table.select(recipe=recipe, weights=weights, method="hard")
-            }
-            measured = [found[n] for n in _FORETOLD if n in found]
-            if len(measured) != len(_FORETOLD):
+        for kind in weights:
+            entry = by_weights.get(kind)
+            hard = table.select(recipe=recipe, weights=kind, method="hard")
+            found = {record.n: record for record in hard}
+            measured = [found[n] for n in _PREDICTED if n in found]
+            if entry is None or len(measured) != len(_PREDICTED):
                 continue
             records += measured
             cells = [f"{_mean(entry['slope']):.0f}", f"{1e4 * _mean(entry['deviation']):.2f}"]
             for record in measured:
                 cells += [percent(_mean(entry["predicted"][str(record.n)])), percent(record.mean)]
-            rows.append([recipe, WEIGHTS[weights], *cells])
+            rows.append([recipe, WEIGHTS[kind], *cells])
     if not rows:
-        raise LookupError("the results have no hard attention to compare with what was foretold")
+        raise LookupError("the results have no hard attention to compare with the prediction")
     header = ["training", "weights", "slope", "offsets, 1e-4"]
-    for n in _FORETOLD:
-        header += [f"foretold, {n:,}", f"measured, {n:,}"]
+    for n in _PREDICTED:
+        header += [f"predicted, {n:,}", f"measured, {n:,}"]
     below = (
-        "Hard attention, percent right, means over seeds. Foretold: by the deviation of the"
-        f" offsets alone. {sets_and_seeds(records).capitalize()}. {source(table)}"
+        "Accuracy of hard attention in percent, means over seeds. Predicted: from the offsets"
+        f" alone. {sets_and_seeds(records).capitalize()}. {source(table.command)}"
     )
     return Table(header, rows, caption=below, words=2)
+
+
+def recipe_text(recipe: Mapping[str, Any] | None) -> str:
+    """Describe the choices of a training that matter here."""
+    if not recipe:
+        return ""
+    parts = []
+    # Weights may come from the middle of a longer training.
+    steps = recipe.get("tested_after", recipe.get("steps"))
+    if steps is not None:
+        parts.append(f"{steps:,} steps")
+    if "learning_rate" in recipe:
+        parts.append(f"rate {recipe['learning_rate']:g}, {recipe.get('schedule', 'constant')}")
+    if "weight_decay" in recipe:
+        decay = recipe["weight_decay"]
+        kind = "decoupled" if recipe.get("decoupled", True) else "coupled"
+        parts.append(f"decay {decay:g}, {kind}" if decay else "no decay")
+    if recipe.get("ties"):
+        parts.append("near ties")
+    return "; ".join(parts)
+
+
+def sets_and_seeds(records: Sequence[Record]) -> str:
+    """Describe how much was tested, for a caption."""
+    sets = sorted({record.sets for record in records})
+    seeds = sorted({len(record.accuracy) for record in records})
+    return (
+        f"{_span(seeds)} seed{'s' if seeds[-1] > 1 else ''}, {_span(sets)} sets per size, the same"
+        " sets for every method"
+    )
+
+
+def _made(makers: Mapping[str, Callable[[], Table]]) -> dict[str, str]:
+    """Make tables as Markdown; leave out those that the results cannot fill."""
+    found = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make().to_markdown(100)
+        except LookupError:
+            continue
+    return found
+
+
+def _anatomy(results: Path) -> dict[str, Any]:
+    path = results / "anatomy.json"
+    return load_anatomy(path) if path.exists() else {"recipes": {}}
+
+
+def best_beyond(table: Results, n: int) -> tuple[str, Line] | None:
+    """Return the recipe beyond the paper's that is most accurate with the exponential law."""
+    found = {
+        recipe: line
+        for (recipe, method), line in table.lines("beyond", "averaged").items()
+        if method == "exponential" and recipe != table.main_recipe and n in line
+    }
+    best = max(found, key=lambda recipe: found[recipe][n].mean, default=None)
+    return None if best is None else (best, found[best])
+
+
+def words(recipe: str) -> str:
+    """Write the name of a recipe in words."""
+    return recipe.replace("-", " ").replace("+", " + ")
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _by_method(table: Results, weights: WeightsKind) -> dict[str, Line]:
-    return {method: line for (_, method), line in lines(table, "inference", weights).items()}
+def _records(several: Iterable[Line]) -> list[Record]:
+    return [record for line in several for record in line.values()]
+
+
+def _columns(sizes: Sequence[int]) -> list[str]:
+    return [f"{n:,}" for n in sizes]
 
 
 def _sizes(found: Mapping[Any, Line], what: str) -> list[int]:
@@ -385,9 +463,50 @@ def _sizes(found: Mapping[Any, Line], what: str) -> list[int]:
     return [n for n in sizes if have[n] >= _MOST * len(found)] or sizes
 
 
+def _cell(line: Line, n: int, sizes: Sequence[int] = ()) -> str:
+    """The accuracy at a size; without deviation if there are many sizes."""
+    if n not in line:
+        return ""
+    return percent(line[n].mean) if len(sizes) > _MANY else with_deviation(line[n].accuracy)
+
+
+def _rows(lines: Mapping[str, Line], sizes: Sequence[int]) -> list[list[str]]:
+    """Rows of cells, with the best mean of each size in bold, and what reads the same as it."""
+    rows = [[name] for name in lines]
+    for n in sizes:
+        means = [percent(line[n].mean) for line in lines.values() if n in line]
+        best = max(means, key=float, default="")
+        for row, line in zip(rows, lines.values(), strict=True):
+            cell = _cell(line, n, sizes)
+            row.append(f"**{cell}**" if cell and percent(line[n].mean) == best else cell)
+    return rows
+
+
+def _caption(
+    table: Results, several: Iterable[Line], sizes: Sequence[int], weights: str | None = None
+) -> str:
+    """What the figures are, how much was tested, and the command."""
+    records = [record for record in _records(several) if record.n in sizes]
+    spread = " ± standard deviation over seeds"
+    if len(sizes) > _MANY:
+        deviation = max(record.deviation for record in records)
+        spread = f"; standard deviations over seeds up to {100 * deviation:.1f} points"
+    if max(len(record.accuracy) for record in records) == 1:
+        spread = ""
+    kind = f"{WEIGHTS[weights]}; " if weights else ""
+    return (
+        f"Accuracy in percent, mean{spread}; {kind}{sets_and_seeds(records)}."
+        f" {source(table.command)}"
+    )
+
+
 def _published(n: int) -> list[str]:
     if n not in _PUBLISHED:
         return ["", "", ""]
     softmax, rule, p = _PUBLISHED[n]
     mark = "†" if n in _RECALLED else ""
     return [f"{softmax}{mark}", f"{rule}{mark}", p]
+
+
+def _span(values: Sequence[int]) -> str:
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((values[0], values[-1])))

@@ -1,4 +1,4 @@
-"""Figures 5 and 6: entropy over base and temperature, and the temperature that rows need."""
+"""Draw Figures 5 and 6 of the paper: entropy over the temperature, and the temperature of rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from matplotlib.colors import LogNorm
 
 from experiments.common.methods import look
 from sharpmax import policies, theory
-from sharpmax._extras import require
-from sharpmax.report._page import style as _style
+from sharpmax.report._page import style
 
 __all__ = ["draw_entropy_plane", "draw_fit"]
 
@@ -24,13 +24,7 @@ def draw_entropy_plane(path: str | Path) -> Path:
     """Draw Figure 5: the entropy of softmax of lambda^1 … lambda^10 over lambda and theta.
 
     Args:
-        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
-
-    Returns:
-        The path that was written; folders on the way to it are made.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+        path: The file; its suffix sets the format.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -38,14 +32,10 @@ def draw_entropy_plane(path: str | Path) -> Path:
         ...     draw_entropy_plane(folder + "/plane.png").stat().st_size > 10_000
         True
     """
-    matplotlib = require("matplotlib", extra="experiments", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="experiments", what="drawing a figure")
     bases = np.linspace(0.0, 2.0, 161)
     temperatures = np.geomspace(0.01, 100.0, 161)
     entropies = theory.entropy_grid(bases, temperatures, _POWERS)
-    with matplotlib.rc_context(_style.SETTINGS):
-        # A figure of its own, without pyplot: no window system is asked for, no state is left.
-        figure = figure_module.Figure(figsize=(8.0, 5.4))
+    with style.new_figure(5.4, 8.0) as figure:
         axes = figure.add_axes((0.095, 0.115, 0.76, 0.735))
         image = axes.pcolormesh(
             bases, temperatures, entropies.T, cmap="cividis", shading="gouraud", rasterized=True
@@ -61,7 +51,7 @@ def draw_entropy_plane(path: str | Path) -> Path:
         )
         places = _label_places(bases, temperatures, entropies)
         axes.clabel(lines, fmt="%g", fontsize=9, inline_spacing=4, manual=places)
-        axes.axhline(1.0, color=_style.GREY, linewidth=1.1, linestyle=(0, (4, 3)))
+        axes.axhline(1.0, color=style.GREY, linewidth=1.1, linestyle=(0, (4, 3)))
         axes.annotate(
             "plain softmax, θ = 1",
             (0.02, 1.0),
@@ -76,11 +66,11 @@ def draw_entropy_plane(path: str | Path) -> Path:
         axes.set_ylabel("temperature θ")
         axes.set_title("Lower temperatures and larger bases make softmax sharp", pad=24)
         below = f"Entropy in nats of softmax(λ¹/θ, …, λ¹⁰/θ); at most log {_POWERS} = 2.303."
-        axes.text(0, 1.02, below, transform=axes.transAxes, color="#404040", va="bottom")
+        axes.text(0, 1.02, below, transform=axes.transAxes, color=style.SOFT, va="bottom")
         bar = figure.add_axes((0.88, 0.115, 0.02, 0.735))
         figure.colorbar(image, cax=bar)
         bar.set_title("nats", fontsize=9, fontweight="normal", loc="left", pad=6)
-        return _style.save(figure, path)
+        return style.save(figure, path)
 
 
 def _label_places(
@@ -110,24 +100,14 @@ def draw_fit(figures: dict[str, Any], path: str | Path) -> Path:
         figures: Data of the figures; `figures["fit"]` has the points (entropy, inverse_temperature,
             n), the coefficients of the published polynomial and of one fitted here in the same
             way, the entropies it was fitted on, and the reference of the exponential law.
-        path: Where to write; the suffix decides the format (.png, .svg, .pdf).
-
-    Returns:
-        The path that was written; folders on the way to it are made.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
+        path: The file; its suffix sets the format.
     """
-    matplotlib = require("matplotlib", extra="experiments", what="drawing a figure")
-    figure_module = require("matplotlib.figure", extra="experiments", what="drawing a figure")
-    colors = require("matplotlib.colors", extra="experiments", what="drawing a figure")
     fit = figures["fit"]
     entropy = np.asarray(fit["entropy"], dtype=float)
     best = np.asarray(fit["inverse_temperature"], dtype=float)
     sizes = np.asarray(fit["n"], dtype=float)
     grid = np.linspace(0.0, max(float(entropy.max()) * 1.04, 7.4), 600)
-    with matplotlib.rc_context(_style.SETTINGS):
-        figure = figure_module.Figure(figsize=(9.6, 5.6))
+    with style.new_figure(5.6) as figure:
         axes = figure.add_axes((0.075, 0.175, 0.76, 0.685))
         points = axes.scatter(
             entropy,
@@ -135,7 +115,7 @@ def draw_fit(figures: dict[str, Any], path: str | Path) -> Path:
             c=sizes,
             s=14,
             cmap="viridis",
-            norm=colors.LogNorm(sizes.min(), max(sizes.max(), sizes.min() + 1)),
+            norm=LogNorm(sizes.min(), max(sizes.max(), sizes.min() + 1)),
             linewidth=0.3,
             edgecolor="white",
             zorder=2,
@@ -146,22 +126,22 @@ def draw_fit(figures: dict[str, Any], path: str | Path) -> Path:
         axes.set_xlim(grid[0], grid[-1])
         _draw_rules(axes, fit, grid)
         axes.axhline(1.0, color="#9A9A9A", linewidth=0.9, zorder=1)
-        axes.grid(visible=True)
-        axes.set_axisbelow(True)
         ticks = 2 ** np.arange(
             np.ceil(np.log2(axes.get_ylim()[0])), np.floor(np.log2(axes.get_ylim()[1])) + 1
         )
         ticks = ticks if len(ticks) <= 9 else ticks[::2]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
+        style.add_grid(axes)
         axes.set_xlabel("entropy of the row under plain softmax, nats")
-        axes.set_title("The inverse temperature that a row needs, and what the rules give", pad=24)
+        axes.set_title(
+            "The inverse temperature that a row needs, and the one that each rule gives", pad=24
+        )
         axes.text(
             0,
             1.02,
-            "inverse temperature β; points: best for the largest item, a row each",
+            "inverse temperature β; one point per row, at the β that is best for its largest item",
             transform=axes.transAxes,
-            color="#404040",
+            color=style.SOFT,
             va="bottom",
         )
         figure.legend(
@@ -175,7 +155,7 @@ def draw_fit(figures: dict[str, Any], path: str | Path) -> Path:
         bar.minorticks_off()
         bar.tick_params(labelsize=9)
         bar.set_title("items n", fontsize=9, fontweight="normal", loc="left", pad=6)
-        return _style.save(figure, path)
+        return style.save(figure, path)
 
 
 def _draw_rules(axes: Any, fit: dict[str, Any], grid: np.ndarray[Any, Any]) -> None:
@@ -204,10 +184,10 @@ def _draw_rules(axes: Any, fit: dict[str, Any], grid: np.ndarray[Any, Any]) -> N
     refit = _clamped(fit["refit"], grid)
     low, high = fit["fitted_range"]
     inside = (grid >= low) & (grid <= high)
-    style = {"color": _style.ORANGE, "linewidth": 1.8, "zorder": 3}
-    axes.plot(grid[inside], refit[inside], label="polynomial fitted here, same recipe", **style)
+    line: Any = {"color": style.ORANGE, "linewidth": 1.8, "zorder": 3}
+    axes.plot(grid[inside], refit[inside], label="polynomial fitted here, same recipe", **line)
     for outside in (grid < low, grid > high):
-        axes.plot(grid[outside], refit[outside], linestyle=(0, (2, 2)), **style)
+        axes.plot(grid[outside], refit[outside], linestyle=(0, (2, 2)), **line)
     law = look("exponential")
     reference = float(fit["reference"])
     axes.plot(

@@ -1,7 +1,8 @@
-"""Train a stack of heads, so that it can be stopped at any moment and go on."""
+"""Train a stack of heads; a training can be stopped at any moment and resumed."""
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,25 +16,24 @@ from torch import Tensor
 
 from experiments.common.checkpoint import read_tensors, write_tensors
 from experiments.max_retrieval.head import Heads
-from experiments.max_retrieval.methods import normaliser
-from experiments.max_retrieval.recipe import Recipe
+from experiments.max_retrieval.recipe import Recipe, normaliser
 from experiments.max_retrieval.task import sample
 from sharpmax._files import SettingsChangedError
 
 __all__ = ["Progress", "Training", "load_heads", "train"]
 
 # Batches are drawn this many at a time. A block depends on its seed and its number alone, so a
-# training that goes on sees the batches that it would have seen.
+# resumed training sees the same batches.
 _BLOCK = 50
 _SIZES, _ITEMS = 0, 1
 
 
 class Progress(NamedTuple):
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
         step: Batches so far.
-        steps: Batches in all.
+        steps: Batches in total.
         loss: Mean cross-entropy over seeds since the last report, in nats.
     """
 
@@ -43,11 +43,11 @@ class Progress(NamedTuple):
 
 
 class Training:
-    """A training under way: weights, their average, and the state of the optimiser.
+    """Hold a training in progress: weights, their moving average, and the state of the optimiser.
 
     Args:
         recipe: How to train.
-        seeds: A seed for each model; it sets the first weights and the batches.
+        seeds: One seed per model; it sets the initial weights and the batches.
     """
 
     def __init__(self, recipe: Recipe, seeds: Sequence[int]) -> None:
@@ -67,7 +67,7 @@ class Training:
         )
 
     def run(self, until: int) -> Iterator[float]:
-        """Train up to a step; gives the mean loss over seeds after every batch."""
+        """Train up to a step; yield the mean loss over seeds after every batch."""
         parameters = [parameter.detach() for parameter in self.heads.parameters()]
         averaged = list(self.averaged.values())
         while self.step < until:
@@ -77,48 +77,53 @@ class Training:
                 size = sizes[index]
                 priorities, classes, queries = (batch[:, index] for batch in batches)
                 scores = self.heads(priorities[..., :size], classes[..., :size], queries)
-                # By the first items of the set, which are the ones that the model sees.
+                # The model sees the first items of the set, so they set the target.
                 largest = priorities[..., :size].argmax(-1, keepdim=True)
                 targets = classes.gather(-1, largest).flatten()
                 loss = F.cross_entropy(scores.flatten(0, 1), targets, reduction="sum")
                 loss = loss / self.recipe.batch
                 self._optimiser.param_groups[0]["lr"] = self._learning_rate()
                 self._optimiser.zero_grad(set_to_none=True)
-                # The seeds' losses are added, so each seed has the gradient of its own.
+                # The losses of the seeds are added, so each seed gets its own gradient.
                 loss.backward()
                 self._optimiser.step()
                 torch._foreach_lerp_(averaged, parameters, 1 - self.recipe.averaging)
                 self.step += 1
                 yield loss.item() / len(self.seeds)
 
-    def save(self, path: Path) -> None:
-        """Write everything that going on needs, whole or not at all."""
-        tensors = {f"averaged.{name}": tensor for name, tensor in self.averaged.items()}
-        for name, parameter in self.heads.named_parameters():
-            tensors[f"last.{name}"] = parameter.detach()
-            for key, value in self._optimiser.state[parameter].items():
-                tensors[f"{key}.{name}"] = value
-        write_tensors(path, tensors, self.description)
+    def averaged_heads(self) -> Heads:
+        """Return the heads with the averaged weights, for inference."""
+        heads = copy.deepcopy(self.heads)
+        heads.load_state_dict(self.averaged)
+        return heads.requires_grad_(False)
 
-    def save_weights(self, path: Path) -> None:
-        """Write the last and the averaged weights alone."""
+    def save(self, path: Path, *, optimiser: bool) -> None:
+        """Write the last and the averaged weights, and what resuming needs beside them.
+
+        Args:
+            path: The file; it is written whole or not at all.
+            optimiser: Whether to write the state of the optimiser, which resuming needs.
+        """
         tensors = {f"averaged.{name}": tensor for name, tensor in self.averaged.items()}
         for name, parameter in self.heads.named_parameters():
             tensors[f"last.{name}"] = parameter.detach()
+            if optimiser:
+                for key, value in self._optimiser.state[parameter].items():
+                    tensors[f"{key}.{name}"] = value
         write_tensors(path, tensors, self.description)
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the training is, and how far."""
+        """The recipe, the seeds and the step."""
         return {"recipe": self.recipe.to_dict(), "seeds": list(self.seeds), "step": self.step}
 
     @classmethod
     def load(cls, path: Path, recipe: Recipe, seeds: Sequence[int]) -> Training:
-        """Go on from a file.
+        """Resume from a file.
 
         Raises:
-            SettingsChangedError: The file is of a training with another recipe or other seeds.
-            ValueError: The file is damaged.
+            SettingsChangedError: The file is from a training with another recipe or other seeds.
+            DamagedFileError: The file is damaged.
         """
         description, tensors = read_tensors(path)
         training = cls(recipe, seeds)
@@ -126,7 +131,7 @@ class Training:
             if name != "step" and description[name] != value:
                 raise SettingsChangedError(
                     f"{path}: this training began with {name} {description[name]}, not {value}; "
-                    f"go on with the same settings, or remove the file to begin anew"
+                    "resume it with the same settings, or remove the file to start again"
                 )
         training.step = description["step"]
         for name, parameter in training.heads.named_parameters():
@@ -174,12 +179,12 @@ def train(
     on_progress: Callable[[Progress], None] = lambda _: None,
     every: float = 30.0,
 ) -> Path:
-    """Train heads, or go on where an earlier call was stopped.
+    """Train heads, or resume a training that was stopped.
 
     Args:
         recipe: How to train.
-        seeds: A seed for each model.
-        folder: Where the files are: `checkpoint.safetensors`, and `weights-STEP.safetensors` for
+        seeds: One seed per model.
+        folder: Folder of the files: `checkpoint.safetensors`, and `weights-STEP.safetensors` for
             each step that is kept.
         keep: Steps whose weights are kept, beside the last.
         on_progress: Called after every 50 batches.
@@ -190,7 +195,7 @@ def train(
 
     Raises:
         SettingsChangedError: The folder holds a training with other settings.
-        FloatingPointError: The loss is not finite any more; the last checkpoint stays.
+        FloatingPointError: The loss is no longer finite; the last checkpoint stays.
     """
     final = weights_path(folder, recipe.steps)
     checkpoint = folder / "checkpoint.safetensors"
@@ -201,15 +206,15 @@ def train(
     kept = {*keep, recipe.steps}
     saved = time.monotonic()
     losses: list[float] = []
-    # A weights file is written before the checkpoint of its step, so none is missed on going on.
+    # A weights file is written before the checkpoint of its step, so none is missing after a stop.
     for loss in training.run(recipe.steps):
         losses.append(loss)
         if not math.isfinite(loss):
             raise FloatingPointError(f"{folder.name}: the loss is {loss} at step {training.step}")
         if training.step in kept:
-            training.save_weights(weights_path(folder, training.step))
+            training.save(weights_path(folder, training.step), optimiser=False)
         if time.monotonic() - saved > every or training.step == recipe.steps:
-            training.save(checkpoint)
+            training.save(checkpoint, optimiser=True)
             saved = time.monotonic()
         if len(losses) == _BLOCK or training.step == recipe.steps:
             on_progress(Progress(training.step, recipe.steps, sum(losses) / len(losses)))
@@ -218,22 +223,22 @@ def train(
 
 
 def weights_path(folder: Path, step: int) -> Path:
-    """Where the weights after a step are."""
+    """Return the file of the weights after a step."""
     return folder / f"weights-{step}.safetensors"
 
 
 def load_heads(path: Path, weights: Literal["last", "averaged"]) -> tuple[Heads, Recipe]:
-    """Heads that were trained.
+    """Load trained heads.
 
     Args:
         path: A file of weights.
-        weights: Those after the last step, or the moving average.
+        weights: The weights after the last step, or their moving average.
 
     Returns:
-        The heads, and the recipe that they were trained by.
+        The heads, and the recipe of their training.
 
     Raises:
-        ValueError: The file is damaged.
+        DamagedFileError: The file is damaged.
     """
     description, tensors = read_tensors(path)
     recipe = Recipe.from_dict(description["recipe"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from experiments.common.records import OverSeeds, Records
+from experiments.common.records import OverSeeds, RecordTable
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,9 @@ class _Record(OverSeeds):
 
 
 @dataclass(frozen=True)
-class _Table(Records[_Record]):
-    records: tuple[_Record, ...]
+class _Table(RecordTable[_Record]):
+    KIND = "a table"
+    RECORD = _Record
 
 
 SOME = _Record("softmax", 16, (0.5, 0.7, 0.9))
@@ -41,7 +42,7 @@ def test_plain_data_and_back() -> None:
 
 def test_records_by_their_fields() -> None:
     other = _Record("paper", 16, (0.8, 0.8, 0.8))
-    table = _Table((SOME, other))
+    table = _Table("a command", (0, 1, 2), {}, (SOME, other))
     assert list(table.select(n=16)) == [SOME, other]
     assert table.find(method="paper") == other
     with pytest.raises(LookupError, match="found 2"):

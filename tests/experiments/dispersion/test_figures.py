@@ -7,7 +7,7 @@ import pytest
 
 from experiments.dispersion.figures import draw_dispersion
 from experiments.dispersion.measure import Dispersion, measure_dispersion
-from sharpmax import MissingExtraError, policies
+from sharpmax import policies
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,3 @@ def test_a_policy_of_ones_own_and_a_spread_beyond_the_sizes(tmp_path: Path) -> N
     mine = {"mine": policies.Constant(3.3333333333333335)}
     measured = measure_dispersion(20.0, sizes=(16, 64), rows=1, compared=mine)
     assert draw_dispersion(measured, tmp_path / "figure.png").exists()
-
-
-def test_without_matplotlib(
-    measured: Dispersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"sharpmax\[report\]"):
-        draw_dispersion(measured, tmp_path / "figure.png")

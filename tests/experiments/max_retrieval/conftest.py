@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def make_table(sizes: Iterable[int], seeds: tuple[int, ...], sets: int = 32) -> 
     usual = {"steps": 40_000, "smallest": 5, "largest": 16, "learning_rate": 1e-3}
     usual |= {"schedule": "constant", "weight_decay": 1e-3, "decoupled": True, "ties": None}
     return Table(
-        command="sharpmax reproduce max-retrieval",
+        command="python -m experiments.max_retrieval run",
         seeds=seeds,
         recipes={
             "standard-40k": usual,
@@ -131,7 +132,7 @@ def make_figures(sizes: Iterable[int]) -> dict[str, Any]:
             "reference": REFERENCE,
             "fitted_range": [min(points["entropy"]), max(points["entropy"])],
         },
-        "command": "sharpmax reproduce figures",
+        "command": "python -m experiments.max_retrieval figures",
         "seeds": [0],
         "versions": {"sharpmax": "0.1"},
         "machine": {"system": "Linux"},
@@ -158,4 +159,4 @@ def small_table(table: Table) -> Table:
         if r.method in shown
     )
     recipes = {"standard-40k": table.recipes["standard-40k"]}
-    return Table("sharpmax demo", (0,), recipes, records, table.versions, table.machine)
+    return replace(table, command="a demo", seeds=(0,), recipes=recipes, records=records)

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.max_retrieval.head import Heads
-from experiments.max_retrieval.methods import normaliser, normaliser_names
-from experiments.max_retrieval.recipe import Recipe
+from experiments.max_retrieval.recipe import Recipe, normaliser, normaliser_names
 from experiments.max_retrieval.task import sample
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.max_retrieval.cells import percent
+from experiments.common.cells import percent
 from experiments.max_retrieval.page import write_page
 from experiments.max_retrieval.records import Table
 from pages import Reader, assert_nothing_is_fetched, read
@@ -27,12 +27,17 @@ def test_it_opens_with_what_one_sees(page: tuple[str, Reader], table: Table) -> 
         for method, n in (("softmax", 4096), ("paper", 4096), ("exponential", 4096))
     }
     expected = (
-        f"Among 4,096 items it is right in {right['softmax']}% of sets with plain softmax, "
-        f"{right['paper']}% of sets with the paper's rule and {right['exponential']}% of sets with "
-        "sharpmax's exponential law."
+        f"On 4,096 items it is {right['softmax']}% with plain softmax, {right['paper']}% with the "
+        f"paper's rule and {right['exponential']}% with sharpmax's exponential law."
     )
     assert expected in page[1].text
     assert "trained on sets of at most 16 items" in page[1].text
+    best = table.find(
+        group="beyond", recipe="near-ties+cosine", weights="averaged", method="exponential", n=4096
+    )
+    differently = f"with near ties + cosine, reaches {percent(best.mean)}% on 4,096 items"
+    assert differently in page[1].text
+    assert "the last row was trained differently" in page[1].text
 
 
 def test_structure(page: tuple[str, Reader]) -> None:
@@ -45,12 +50,12 @@ def test_structure(page: tuple[str, Reader]) -> None:
     headings = re.findall(r"<h2>(.*?)</h2>", html)
     assert headings == [
         "Accuracy against the number of items",
+        "A head trained differently",
         "Where the weight goes",
         "The temperature that a row needs",
         "How it works",
         "Trained with the method",
         "Details of the training",
-        "Beyond the paper&#x27;s set-up",
         "What to do next",
         "What ran",
     ]
@@ -67,7 +72,7 @@ def test_pictures_have_a_text(page: tuple[str, Reader], figures: dict[str, Any])
         assert len(image["alt"] or "") > 40
     weights = figures["attention"]["weights"][0]
     ends = [sum(row[0] for row in weights[end]) / 32 for end in (0, -1)]
-    assert f"softmax from {ends[0]:.3f} to {ends[1]:.3f}" in (images[1]["alt"] or "")
+    assert f"softmax from {ends[0]:.3f} to {ends[1]:.3f}" in (images[2]["alt"] or "")
 
 
 def test_tables_hold_the_accuracies(page: tuple[str, Reader], table: Table) -> None:
@@ -85,8 +90,8 @@ def test_how_what_next_and_what_ran(page: tuple[str, Reader]) -> None:
     html, reader = page
     assert "beta = exp(max(0, H - reference)); weights = softmax(beta * logits)" in reader.text
     assert "Exponential(reference=0.60)" in reader.text
-    assert "sharpmax reproduce max-retrieval" in reader.text
-    assert "sharpmax reproduce figures" in reader.text
+    assert "python -m experiments.max_retrieval run" in reader.text
+    assert "python -m experiments.max_retrieval figures" in reader.text
     assert "0, 1, 2" in reader.text
     assert "numpy 2.0" in reader.text
     # What comes from outside is escaped.
@@ -99,7 +104,7 @@ def test_a_demonstration_is_enough(small_table: Table, tmp_path: Path) -> None:
     assert "Five &lt;minutes&gt;" in path.read_text(encoding="utf-8")
     assert len(reader.all("img")) == 2
     softmax = small_table.find(method="softmax", n=4096)
-    assert f"right in {percent(softmax.mean)}% of sets with plain softmax" in reader.text
+    assert f"On 4,096 items it is {percent(softmax.mean)}% with plain softmax" in reader.text
     assert "reference = sharpmax.entropy(logits_at_a_length_that_works).mean()" in reader.text
     assert "Where the weight goes" not in reader.text
     assert "Trained with the method" not in reader.text
@@ -108,14 +113,14 @@ def test_a_demonstration_is_enough(small_table: Table, tmp_path: Path) -> None:
 def test_other_methods_and_sizes_that_do_not_meet(small_table: Table, tmp_path: Path) -> None:
     hard = replace(small_table.records[0], method="hard")
     reader = read(write_page(tmp_path / "hard.html", replace(small_table, records=(hard,))))
-    assert f"right in {percent(hard.mean)}% of sets with hard." in reader.text
+    assert f"it is {percent(hard.mean)}% with hard." in reader.text
     apart = tuple(
         record
         for record in small_table.records
         if (record.method, record.n) in {("softmax", 16), ("paper", 128)}
     )
     reader = read(write_page(tmp_path / "apart.html", replace(small_table, records=apart)))
-    assert "Among 16 items" in reader.text
+    assert "On 16 items" in reader.text
 
 
 def test_nothing_to_report(small_table: Table, tmp_path: Path) -> None:

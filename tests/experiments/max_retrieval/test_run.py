@@ -4,16 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from experiments.common.command import main
+from experiments.max_retrieval.__main__ import app
 from experiments.max_retrieval.records import Table
-from sharpmax.cli import main
 
 _TINY = ["--seeds", "2", "--steps", "4", "--sizes", "16,24", "--far", "32"]
 
 
-def _run(*arguments: str) -> object:
+def _call(*arguments: str) -> object:
     with pytest.raises(SystemExit) as exit_:
-        main(["reproduce", "max-retrieval", *arguments])
+        main(app, arguments)
     return exit_.value.code
+
+
+def _run(*arguments: str) -> object:
+    return _call("run", *arguments)
 
 
 def test_a_run_goes_on_and_says_where_the_table_is(
@@ -24,15 +29,17 @@ def test_a_run_goes_on_and_says_where_the_table_is(
     said = capsys.readouterr().out
     assert "with-linear: train" in said
     assert "loss" in said
-    assert f"Table: {tmp_path / 'table.json'}" in said
+    assert f"Written: {tmp_path / 'table.json'}" in said
 
     assert _run(*options, "--arms", "with-linear") == 1
     assert "holds an earlier run" in capsys.readouterr().err
     assert _run(*options, "--resume", "--arms", "with-linear,with-log-n") == 0
     table = Table.load(tmp_path / "table.json")
     assert set(table.recipes) == {"with-linear", "with-log-n"}
-    assert table.command.startswith("sharpmax reproduce max-retrieval --seeds 2 --steps 4 --sizes")
-    assert str(tmp_path) not in table.command
+    start = "python -m experiments.max_retrieval run --seeds 2 --steps 4 --sizes 16,24 --far 32"
+    assert table.command == (
+        f"{start} --arms with-linear && {start} --arms with-linear,with-log-n --resume"
+    )
 
     other = ["--seeds", "2", "--steps", "6", *_TINY[4:], "--output", str(tmp_path), "--resume"]
     assert _run(*other) == 1
@@ -66,29 +73,40 @@ def test_the_arms_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "near-ties+cosine\n" in capsys.readouterr().out
 
 
-def test_figures_are_drawn_from_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_and_tables_are_made_from_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = [*_TINY, "--output", str(tmp_path)]
     assert _run(*options, "--arms", "standard") == 0
-    with pytest.raises(SystemExit) as exit_:
-        main(["reproduce", "figures", "--results", str(tmp_path), "--output", str(tmp_path / "p")])
-    assert exit_.value.code == 0
+    assert _call("figures", "--output", str(tmp_path)) == 0
     said = capsys.readouterr().out
-    drawn = {path.name for path in (tmp_path / "p").iterdir()}
-    assert {
-        "dispersion.png",
+    for name in (
         "accuracy-inference.svg",
         "attention-softmax.png",
         "attention-compared.png",
         "entropy-plane.png",
         "fit.svg",
         "report.html",
-    } <= drawn
-    for name in drawn:
+    ):
+        assert (tmp_path / name).exists()
         assert name in said
+    assert _call("tables", "--output", str(tmp_path)) == 0
+    assert "| softmax |" in (tmp_path / "tables.md").read_text(encoding="utf-8")
 
     figures = tmp_path / "figures.json"
     figures.write_text(figures.read_text(encoding="utf-8").replace("0.", "1.", 1), encoding="utf-8")
-    with pytest.raises(SystemExit) as exit_:
-        main(["reproduce", "figures", "--results", str(tmp_path)])
-    assert exit_.value.code == 1
+    assert _call("figures", "--output", str(tmp_path)) == 1
     assert "figures.json: the file was changed" in capsys.readouterr().err
+
+
+def test_a_quick_run_ends_with_its_table_and_its_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run("--quick", "--arms", "standard", "--output", str(tmp_path)) == 0
+    said = capsys.readouterr().out
+    assert "exponential law" in said
+    table = Table.load(tmp_path / "table.json")
+    assert table.command == "python -m experiments.max_retrieval run --arms standard --quick"
+    assert table.settings["steps"] == 200
+    assert (tmp_path / "accuracy-inference.svg").exists()
+    assert (tmp_path / "report.html").exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.max_retrieval.arms import AS_TRAINED, Arm, Look, all_arms
+from experiments.max_retrieval.arms import AS_TRAINED, Arm, Checkpoint, all_arms
 from experiments.max_retrieval.recipe import Recipe
 from experiments.max_retrieval.records import Record, Table
 from experiments.max_retrieval.study import Settings, Study
@@ -16,14 +16,14 @@ _PLAIN = Arm(
     "plain",
     Recipe(steps=8, batch=8, width=16),
     (
-        Look(4, "plain-4", {"training": ("softmax", "paper")}),
-        Look(8, "plain-8", {"inference": None, "beyond": ("exponential",)}, True, True),
+        Checkpoint(4, "plain-4", {"training": ("softmax", "paper")}),
+        Checkpoint(8, "plain-8", {"inference": None, "beyond": ("exponential",)}, True, True),
     ),
 )
 _SSMAX = Arm(
     "ssmax",
     Recipe("ssmax", steps=4, batch=8, width=16),
-    (Look(4, "with-ssmax", {"trained": (AS_TRAINED,)}),),
+    (Checkpoint(4, "with-ssmax", {"trained": (AS_TRAINED,)}),),
     largest=16,
 )
 
@@ -66,7 +66,7 @@ def test_a_run_is_not_overwritten_and_goes_on_only_with_its_settings(tmp_path: P
     other = Settings((0, 5), 8, (16, 32), (24, 17))
     with pytest.raises(SettingsChangedError, match=r"has sets \[24, 16\], not \[24, 17\]"):
         Study(tmp_path, other, "a command", resume=True)
-    changed = Arm("ssmax", Recipe("ssmax", steps=4, batch=9, width=16), _SSMAX.looks, 16)
+    changed = Arm("ssmax", Recipe("ssmax", steps=4, batch=9, width=16), _SSMAX.checkpoints, 16)
     with pytest.raises(SettingsChangedError, match="has batch 8, not 9"):
         Study(tmp_path, _SETTINGS, "a command", resume=True).run(changed)
 
@@ -84,12 +84,12 @@ def test_an_edited_table_is_refused(tmp_path: Path) -> None:
 def test_every_arm_has_a_name_and_recipes_of_its_own() -> None:
     arms = all_arms(40_000)
     names = [arm.name for arm in arms]
-    recipes = [look.recipe for arm in arms for look in arm.looks]
+    recipes = [each.recipe for arm in arms for each in arm.checkpoints]
     assert len(set(names)) == len(names)
     assert len(set(recipes)) == len(recipes)
     assert {"standard-20k", "standard-40k", "standard-100k", "cosine+20k-steps"} <= set(recipes)
     for arm in arms:
-        assert max(look.step for look in arm.looks) == arm.recipe.steps
+        assert max(each.step for each in arm.checkpoints) == arm.recipe.steps
         assert arm.recipe.largest == 16, "no recipe sees more items"
 
 
@@ -103,10 +103,10 @@ def test_figures_of_a_record() -> None:
     assert ours.deviation == pytest.approx(0.1)
     assert ours.interval[0] < 0.8 < ours.interval[1]
     assert record("softmax", 0.5).deviation == 0.0
-    p_value = table.p_value(ours, "softmax")
-    assert p_value is not None
-    assert 0 < p_value < 0.05
-    assert table.p_value(ours, "paper") is None
+    p_values = table.extras(ours)
+    assert 0 < p_values["p_value_against_softmax"] < 0.05
+    assert p_values["p_value_against_paper"] is None
+    assert table.extras(theirs) == {}
     with pytest.raises(LookupError, match="found 0"):
         table.find(method="paper")
 

@@ -1,23 +1,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from experiments.common.cells import p_value, with_deviation
 from experiments.common.documents import fill
 from experiments.common.methods import look
 from experiments.common.significance import paired_p_value
-from experiments.max_retrieval.cells import p_value, percent, recipe_text, with_deviation
-from experiments.max_retrieval.records import Record
+from experiments.max_retrieval.records import Record, compare
 from experiments.max_retrieval.records import Table as Results
-from experiments.max_retrieval.selection import compare
 from experiments.max_retrieval.tables import (
     anatomy_table,
     beyond_table,
     further_table,
     headline_table,
     inference_table,
+    pages,
     paper_table,
+    recipe_text,
+    selected_table,
     tables,
     trained_table,
     training_table,
@@ -39,7 +42,7 @@ def _record(method: str, accuracy: tuple[float, ...], n: int = 16, **fields: str
 
 
 def _results(*records: Record) -> Results:
-    return Results("sharpmax reproduce", (0, 1), {}, records)
+    return Results("a command", (0, 1), {}, records)
 
 
 @pytest.mark.parametrize("weights", ["averaged", "last"])
@@ -51,7 +54,7 @@ def test_figures_at_inference_are_those_of_the_data(table: Results, weights: str
     for record in table.select(group="inference", weights=weights):
         name = look(record.method).label + (" ‡" if record.method == "oracle" else "")
         cell = rows[name][sizes.index(record.n)]
-        assert cell.strip("*") == with_deviation(record)
+        assert cell.strip("*") == with_deviation(record.accuracy)
         assert _mean(cell) == pytest.approx(100 * record.mean, abs=0.051)
 
 
@@ -64,7 +67,7 @@ def test_the_best_of_each_size_is_bold_and_the_oracle_never(table: Results) -> N
         best = max(_mean(cells[column]) for cells in rows.values())
         for cells in rows.values():
             assert cells[column].startswith("**") == (_mean(cells[column]) == best)
-    assert "‡ an upper bound: it peeks at the label" in made.caption
+    assert "‡ an upper bound: it uses the label" in made.caption
 
 
 def test_p_value_of_the_law_against_the_paper(table: Results) -> None:
@@ -96,12 +99,12 @@ def test_the_papers_table_marks_what_is_recalled(table: Results) -> None:
     assert rows["32"][:3] == ["97.1†", "97.1†", ""]
     assert rows["8,192"][:2] == ["15.7†", "17.5†"]
     assert sum("†" in cell for cells in rows.values() for cell in cells) == 4
-    assert "† recalled, not confirmed" in made.caption
+    assert "† quoted from memory, not confirmed" in made.caption
     assert made.header[4] == "softmax, last iterate"
     last = table.find(group="inference", weights="last", method="softmax", n=1024)
     averaged = table.find(group="inference", weights="averaged", method="paper", n=1024)
-    assert rows["1,024"][3] == with_deviation(last)
-    assert rows["1,024"][7] == with_deviation(averaged)
+    assert rows["1,024"][3] == with_deviation(last.accuracy)
+    assert rows["1,024"][7] == with_deviation(averaged.accuracy)
     # Sizes that were not measured stay empty.
     assert rows["64"][3:] == [""] * 6
 
@@ -110,7 +113,7 @@ def test_trained_methods(table: Results) -> None:
     rows = _rows(trained_table(table))
     assert list(rows) == ["softmax", "paper's rule", "SSMax", "sigmoid", "of-my-own"]
     record = table.find(group="trained", weights="averaged", method="ssmax", n=128)
-    assert rows["SSMax"][1].strip("*") == with_deviation(record)
+    assert rows["SSMax"][1].strip("*") == with_deviation(record.accuracy)
 
 
 def test_a_method_that_was_trained_twice_is_told_apart() -> None:
@@ -132,7 +135,7 @@ def test_details_of_the_training(table: Results) -> None:
     assert made.rows[1][:3] == ["standard-20k", "", "paper's rule"]
     record = table.find(group="training", recipe="cosine", weights="last", method="paper", n=4096)
     [row] = [row for row in made.rows if row[0] == "cosine" and row[2] == "paper's rule"]
-    assert row[-1] == with_deviation(record)
+    assert row[-1] == with_deviation(record.accuracy)
 
 
 def test_changes_alone_and_together(table: Results) -> None:
@@ -146,7 +149,7 @@ def test_changes_alone_and_together(table: Results) -> None:
     record = table.find(
         group="beyond", recipe="near-ties+cosine", weights="averaged", method="exponential", n=4096
     )
-    assert rows[together][-1].strip("*") == with_deviation(record)
+    assert rows[together][-1].strip("*") == with_deviation(record.accuracy)
 
 
 def test_the_headline_has_the_best_recipe_beyond() -> None:
@@ -164,7 +167,7 @@ def test_the_headline_has_the_best_recipe_beyond() -> None:
     assert _rows(made) == {
         "softmax": ["25.0 ± 7.1"],
         "exponential law": ["65.0 ± 7.1"],
-        "exponential law, trained with near ties+cosine": ["**90.0 ± 0.0**"],
+        "exponential law, head trained with near ties + cosine": ["**90.0 ± 0.0**"],
     }
 
 
@@ -182,6 +185,14 @@ def test_sizes_beyond_the_paper_have_a_table_of_their_own(table: Results) -> Non
     assert "65,536" not in inference_table(_results(*far)).header
 
 
+def test_the_short_table_of_recipes(table: Results) -> None:
+    rows = _rows(selected_table(table))
+    assert next(iter(rows)) == "standard 40k, softmax"
+    assert "near ties + cosine, exponential law" in rows
+    assert not any("hard" in name for name in rows), "class-blind alone"
+    assert len(rows) == 6
+
+
 def test_deviations_are_left_out_where_there_are_many_sizes() -> None:
     sizes = [2**k for k in range(4, 12)]
     made = inference_table(_results(*(_record("softmax", (0.5, 0.6), n) for n in sizes)))
@@ -194,21 +205,28 @@ def test_a_size_that_only_the_oracle_has() -> None:
     assert _rows(made) == {"hard": ["**50.0 ± 0.0**", ""], "oracle ‡": ["", "100.00 ± 0.00"]}
 
 
-def test_all_tables_fill_a_document(table: Results, small_table: Results) -> None:
-    made = tables(table)
-    groups = ("inference", "trained", "training")
-    expected = {f"max-retrieval-{group}{end}" for group in groups for end in ("", "-last")}
-    assert set(made) == expected | {
-        f"max-retrieval-{name}" for name in ("headline", "paper", "beyond")
-    }
+def test_all_tables_fill_a_document(table: Results, small_table: Results, tmp_path: Path) -> None:
+    table.save(tmp_path / "table.json")
+    made = tables(tmp_path)
+    expected = ("inference", "trained", "training", "headline", "paper", "beyond")
+    assert set(made) == {f"max-retrieval-{name}" for name in expected}
+    assert list(pages(tmp_path)) == [
+        "inference-last.md",
+        "trained-last.md",
+        "training.md",
+        "beyond.md",
+    ]
     filled = fill("<!-- table: max-retrieval-trained -->\n<!-- end -->", made)
     assert "| SSMax |" in filled
-    assert set(tables(small_table)) == {"max-retrieval-paper", "max-retrieval-inference-last"}
-    assert tables(_results()) == {}
+    small_table.save(tmp_path / "table.json")
+    assert set(tables(tmp_path)) == {"max-retrieval-paper"}
+    assert list(pages(tmp_path)) == ["inference-last.md"]
+    _results().save(tmp_path / "table.json")
+    assert tables(tmp_path) == pages(tmp_path) == {}
 
 
 def test_what_is_missing_is_said(small_table: Results) -> None:
-    for make in (inference_table, trained_table, training_table, beyond_table):
+    for make in (inference_table, trained_table, training_table, beyond_table, selected_table):
         with pytest.raises(LookupError, match="the results have no"):
             make(small_table)
     with pytest.raises(LookupError, match="softmax"):
@@ -221,20 +239,6 @@ def test_one_seed_has_no_deviation_and_no_p_value(small_table: Results) -> None:
     assert "p, exponential law against paper's rule" not in _rows(made) or all(
         cell in ("", "1") for cell in _rows(made)["p, exponential law against paper's rule"]
     )
-
-
-def test_percent() -> None:
-    assert [percent(share) for share in (0.124, 0.99, 0.9912, 1.0)] == [
-        "12.4",
-        "99.0",
-        "99.12",
-        "100.00",
-    ]
-
-
-def test_p_values() -> None:
-    values = (None, 1.0, 0.0213, 0.00016, 1e-30)
-    assert [p_value(value) for value in values] == ["", "1", "0.021", "2e-4", "< 1e-16"]
 
 
 def test_the_same_difference_on_every_seed_has_no_p_value() -> None:
@@ -253,7 +257,7 @@ def test_recipe_text() -> None:
     assert recipe_text({"weight_decay": 1e-4, "decoupled": False}) == "decay 0.0001, coupled"
 
 
-def test_what_logits_are_made_of_stands_beside_what_it_foretells() -> None:
+def test_what_logits_are_made_of_stands_beside_its_prediction() -> None:
     results = _results(
         _record("hard", (0.9, 0.8), n=1024),
         _record("hard", (0.4, 0.5), n=16384),
@@ -269,5 +273,5 @@ def test_what_logits_are_made_of_stands_beside_what_it_foretells() -> None:
     assert made.rows == [
         ["standard", "averaged weights", "410", "1.50", "86.0", "85.0", "42.0", "45.0"]
     ]
-    with pytest.raises(LookupError, match="foretold"):
+    with pytest.raises(LookupError, match="prediction"):
         anatomy_table(_results(_record("hard", (0.9,), n=1024)), anatomy)

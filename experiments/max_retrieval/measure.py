@@ -1,4 +1,4 @@
-"""What the paper's figures show, measured on a trained head: rows of attention, and the fit."""
+"""Measure what the figures of the paper show on a trained head: rows of attention, and the fit."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ __all__ = ["best_inverse_temperature", "load_figures", "measure_figures", "save_
 _KIND = "max-retrieval figures, format 1"
 _METHODS = ("softmax", "paper", "exponential")
 _SHOWN_SETS, _SHOWN_ITEMS = 32, 16
-# First number of the seed of the sets that the fit is made on, which nothing else sees.
+# First number of the seed of the sets for the fit, which nothing else uses.
 _FIT = 1003
 _MOST_POINTS = 4000
 
 
-def measure_figures(heads: Heads, sizes: Sequence[int], command: str) -> dict[str, Any]:
-    """Rows of attention at growing sizes (Figures 2 and 7), and the fit (Figure 6).
+def measure_figures(
+    heads: Heads, sizes: Sequence[int], command: str, items: int = 2**21
+) -> dict[str, Any]:
+    """Measure rows of attention at growing sizes (Figures 2 and 7) and the fit (Figure 6).
 
     Args:
-        heads: A stack of one.
+        heads: A stack of one head.
         sizes: Numbers of items.
-        command: How to measure this again.
+        command: The command to store.
+        items: Items per size that the fit looks at.
 
     Returns:
         Plain data, for `save_figures`.
@@ -58,12 +61,12 @@ def measure_figures(heads: Heads, sizes: Sequence[int], command: str) -> dict[st
             "methods": list(_METHODS),
             "weights": [attention[name] for name in _METHODS],
         },
-        "fit": _fit(head, sizes, reference_entropy(calibration)),
+        "fit": _fit(head, sizes, reference_entropy(calibration), items),
     }
 
 
 def save_figures(path: str | Path, data: dict[str, Any]) -> Path:
-    """Write what `measure_figures` gave."""
+    """Write what `measure_figures` returned."""
     return write_sealed(path, _KIND, data)
 
 
@@ -71,7 +74,7 @@ def load_figures(path: str | Path) -> dict[str, Any]:
     """Read what `save_figures` wrote.
 
     Raises:
-        DamagedFileError: The file is cut off, was edited, or is none of ours.
+        DamagedFileError: The file is truncated, was edited, or is another kind of file.
     """
     return read_sealed(path, _KIND)
 
@@ -79,19 +82,19 @@ def load_figures(path: str | Path) -> dict[str, Any]:
 def best_inverse_temperature(
     logits: NDArray[np.float64], item: NDArray[np.intp], steps: int = 80
 ) -> NDArray[np.float64]:
-    """The inverse temperature that gives an item of each row its largest weight.
+    """Find the inverse temperature that gives an item of each row its largest weight.
 
-    The logarithm of its weight, beta e_k - log sum_i exp(beta e_i), is concave in beta; its
-    derivative e_k - E_beta[e] has one zero where e_k is neither the largest logit nor below their
-    mean. It is found by halving an interval of log beta.
+    The logarithm of its weight, beta e_k - log sum_i exp(beta e_i), is concave in beta. Its
+    derivative e_k - E_beta[e] has one zero if e_k is neither the largest logit nor below their
+    mean; it is found by bisection in log beta.
 
     Args:
         logits: Rows, [rows, items].
         item: Index of the item in each row.
-        steps: How often the interval is halved.
+        steps: Steps of the bisection.
 
     Returns:
-        beta for each row; infinity where e_k is the largest logit, 0 where it is below the mean.
+        beta of each row; infinity if e_k is the largest logit, 0 if it is not above the mean.
 
     Example:
         >>> row = np.array([[0.0, 0.5, 1.0]])
@@ -100,23 +103,25 @@ def best_inverse_temperature(
         >>> best_inverse_temperature(row, np.array([2])).tolist()
         [inf]
     """
-    chosen = np.take_along_axis(logits, item[:, None], 1)
-    centred = logits - logits.max(1, keepdims=True)
-    low, high = np.full(len(logits), -20.0), np.full(len(logits), 20.0)
+    chosen = np.take_along_axis(logits, item[:, None], 1)[:, 0]
+    largest = logits.max(1)
+    found: NDArray[np.float64] = np.where(chosen == largest, np.inf, 0.0)
+    # Few rows of a trained head have a zero, and only those are searched.
+    some = np.flatnonzero((chosen < largest) & (chosen > logits.mean(1)))
+    rows, target = logits[some], chosen[some]
+    centred = rows - largest[some, None]
+    low, high = np.full(len(some), -20.0), np.full(len(some), 20.0)
     for _ in range(steps):
         middle = (low + high) / 2
         weights = np.exp(np.exp(middle)[:, None] * centred)
-        mean = (weights * logits).sum(1) / weights.sum(1)
-        below = mean < chosen[:, 0]
+        below = (weights * rows).sum(1) / weights.sum(1) < target
         low, high = np.where(below, middle, low), np.where(below, high, middle)
-    beta: NDArray[np.float64] = np.exp((low + high) / 2)
-    beta[chosen[:, 0] == logits.max(1)] = np.inf
-    beta[chosen[:, 0] <= logits.mean(1)] = 0.0
-    return beta
+    found[some] = np.exp((low + high) / 2)
+    return found
 
 
 def _largest_items(head: Streamed, n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of a few test sets, and the items with the highest priorities, in order."""
+    """Return logits of a few test sets, and the items with the highest priorities, in order."""
     rows, orders = [], []
     for sets in test_sets(n, _SHOWN_SETS):
         rows.append(head.logits(sets))
@@ -124,11 +129,11 @@ def _largest_items(head: Streamed, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(rows), torch.from_numpy(np.concatenate(orders))
 
 
-def _fit(head: Streamed, sizes: Sequence[int], reference: float) -> dict[str, Any]:
-    """The paper's recipe: rows whose largest item does not have the largest logit."""
+def _fit(head: Streamed, sizes: Sequence[int], reference: float, items: int) -> dict[str, Any]:
+    """Fit as the paper does: rows whose largest item does not have the largest logit."""
     points: list[tuple[float, float, int]] = []
     for n in sizes:
-        drawn = sample(np.random.default_rng((_FIT, n)), max(8, min(4096, 2**21 // n)), n)
+        drawn = sample(np.random.default_rng((_FIT, n)), max(8, min(4096, items // n)), n)
         for few in range(0, len(drawn.queries), max(1, 2**17 // n)):
             part = slice(few, few + max(1, 2**17 // n))
             sets = Sets(drawn.priorities[part], drawn.classes[part], drawn.queries[part])

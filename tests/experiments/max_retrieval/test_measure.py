@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.max_retrieval.figure_data import (
+from experiments.max_retrieval.head import Heads
+from experiments.max_retrieval.measure import (
     best_inverse_temperature,
     load_figures,
     measure_figures,
     save_figures,
 )
-from experiments.max_retrieval.head import Heads
 
 
 def _log_weight(beta: float, logits: np.ndarray, item: int) -> float:
