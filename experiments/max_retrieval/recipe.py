@@ -99,7 +99,7 @@ def _makers(recipe: Recipe, seeds: Sequence[int]) -> dict[str, Callable[[], Norm
         "softmax": n.Softmax,
         "paper": lambda: n.Softmax(policies.Paper(warn=False)),
         "ssmax": lambda: n.SSMax(heads, 1 / math.log(length)),
-        "log-n": lambda: n.LogN(length),
+        "log-n": lambda: n.LogLength(length),
         "asentmax": lambda: n.ASEntmax(heads, width),
         "entmax": lambda: n.Entmax(1.5),
         "sparsemax": n.Sparsemax,

@@ -7,7 +7,7 @@ import torch
 
 import sharpmax
 from attention_cases import POLICIES
-from sharpmax._attention.encode import form_of, parameters_of
+from sharpmax._attention.temperature import table_of
 from sharpmax.policies import EntropyTarget, Exponential, Paper, Policy
 
 
@@ -21,9 +21,10 @@ def made(length: int = 20, dtype: torch.dtype = torch.float32) -> tuple[torch.Te
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_opcheck(policy: Policy) -> None:
     query, key, value = (x.requires_grad_() for x in made())
+    form, table = table_of(policy, 4)
     arguments = (
         query, key, value, torch.randn(2, 4, 20, 20), torch.randn(4), None,
-        parameters_of(policy, 4), int(form_of(policy)), False, 0.3, 2.0, 7, 0, 0, True,
+        table, int(form), False, 0.3, 2.0, 7, 0, 0, True,
     )  # fmt: skip
     torch.library.opcheck(torch.ops.sharpmax.attention.default, arguments)
 

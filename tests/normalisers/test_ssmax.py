@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import oracle
-from sharpmax.normalisers import LogN, SSMax
+from sharpmax.normalisers import LogLength, SSMax
 
 LOGITS = torch.randn(2, 20, 40, generator=torch.Generator().manual_seed(0))
 VISIBLE = torch.ones(20, 40, dtype=torch.bool).tril(20)
@@ -15,7 +15,7 @@ VISIBLE = torch.ones(20, 40, dtype=torch.bool).tril(20)
 def test_scale_is_from_what_a_row_sees() -> None:
     normaliser = SSMax(heads=2, initial=0.5)
     normaliser.scale.data[1] = 2.0
-    scaled, plain = normaliser.weights(LOGITS, VISIBLE), LogN(16).weights(LOGITS, VISIBLE)
+    scaled, plain = normaliser.weights(LOGITS, VISIBLE), LogLength(16).weights(LOGITS, VISIBLE)
     for query in range(20):
         n = 21 + query
         for head, scale in enumerate([0.5, 2.0]):

@@ -1,4 +1,4 @@
-"""The public functions: they check, choose an implementation, and call it."""
+"""Check the arguments of attention, choose an implementation and call it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sharpmax._attention import problem as problems
+from sharpmax._attention import temperature
 from sharpmax._attention.impl import composed, cpu, reference
 from sharpmax._attention.problem import Alignment, Problem, SinkRole
 from sharpmax._statistics import RowStatistics
@@ -18,7 +19,7 @@ from sharpmax.policies import Hard, Identity, Policy
 Implementation = Literal["auto", "reference", "composed", "cpu"]
 
 IMPLEMENTATIONS = {"cpu": cpu, "composed": composed, "reference": reference}
-"""By name, the fastest first. Each has `unsupported`, `attend` and `measure`."""
+"""By name, the fastest first. `sharpmax._attention.impl` says what each provides."""
 
 _PLAIN = Identity()
 
@@ -239,23 +240,22 @@ def attend(
     problem: Problem, policy: Policy, impl: str = "auto", detach_temperature: bool = False
 ) -> tuple[Tensor, RowStatistics]:
     """Compute the output and the row statistics of a checked problem."""
+    policy = policy.current()
     if isinstance(policy, Hard) and problem.sink is not None and not problem.sink_counted:
         raise ValueError("sink_role: expected 'key' with Hard, since beta is infinite")
-    chosen = _choose(impl, problem, policy, detach_temperature)
-    output, statistics = chosen.attend(problem, policy, detach_temperature)
-    policy.check_statistics(statistics)
-    return output, statistics
+    chosen = _choose(impl, problem, policy)
+    return temperature.attend(chosen, problem, policy, detach_temperature)
 
 
 def measure(problem: Problem, impl: str = "auto") -> RowStatistics:
     """Compute the statistics of the untempered rows of a checked problem, without gradient."""
     with torch.no_grad():
-        statistics: RowStatistics = _choose(impl, problem, None, True).measure(problem)
+        statistics: RowStatistics = _choose(impl, problem, None).measure(problem)
     return statistics
 
 
 def _check_rule(policy: object, normaliser: object, sink: object, detached: bool) -> None:
-    """One of policy and normaliser, and what goes with a policy alone."""
+    """Check that there is a policy or a normaliser, and what only a policy allows."""
     if normaliser is None:
         if not isinstance(policy, Policy):
             raise TypeError(f"policy: expected a sharpmax policy or None, got {policy!r}")
@@ -291,24 +291,34 @@ def _attend_normalised(
         return output, reference.measure(problem)
 
 
-def choose(impl: str, problem: Problem, policy: Policy, detach_temperature: bool) -> str:
+def choose(impl: str, problem: Problem, policy: Policy) -> str:
     """Return the name of the implementation that `attend` uses for a checked problem."""
-    chosen = _choose(impl, problem, policy, detach_temperature)
+    chosen = _choose(impl, problem, policy)
     return next(name for name, module in IMPLEMENTATIONS.items() if module is chosen)
 
 
-def _choose(
-    impl: str, problem: Problem, policy: Policy | None, detach_temperature: bool
-) -> ModuleType:
+def _choose(impl: str, problem: Problem, policy: Policy | None) -> ModuleType:
+    """Choose an implementation and make it ready.
+
+    "auto" passes over one that cannot be made ready, such as kernels that fail to compile. The
+    failure is remembered, so this happens once per process.
+    """
     _check_name(impl)
     if impl == "auto":
         for candidate in IMPLEMENTATIONS.values():
-            if candidate.unsupported(problem, policy, detach_temperature) is None:
+            if candidate.unsupported(problem, policy) is None and _prepare(candidate) is None:
                 return candidate
     chosen = IMPLEMENTATIONS[impl]
-    if reason := chosen.unsupported(problem, policy, detach_temperature):
+    if reason := chosen.unsupported(problem, policy) or _prepare(chosen):
         raise NotImplementedError(f"impl={impl!r}: {reason}")
     return chosen
+
+
+def _prepare(implementation: ModuleType) -> str | None:
+    if not hasattr(implementation, "prepare"):
+        return None
+    reason: str | None = implementation.prepare()
+    return reason
 
 
 def _check_name(impl: str) -> None:

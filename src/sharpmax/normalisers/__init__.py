@@ -15,7 +15,7 @@ from sharpmax.normalisers._off_by_one import OffByOne
 from sharpmax.normalisers._selective import Selective
 from sharpmax.normalisers._sigmoid import Sigmoid
 from sharpmax.normalisers._softmax import Softmax
-from sharpmax.normalisers._ssmax import LogN, SSMax
+from sharpmax.normalisers._ssmax import LogLength, SSMax
 from sharpmax.normalisers._stick_breaking import StickBreaking
 from sharpmax.normalisers._subset import Local, TopK
 
@@ -27,7 +27,7 @@ __all__ = [
     "Hard",
     "Linear",
     "Local",
-    "LogN",
+    "LogLength",
     "Normaliser",
     "OffByOne",
     "SSMax",

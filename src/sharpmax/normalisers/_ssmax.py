@@ -46,7 +46,7 @@ class SSMax(Normaliser):
         return f"heads={self.heads}"
 
 
-class LogN(Normaliser):
+class LogLength(Normaliser):
     """softmax(e log n / log N): sharper with the logarithm of the length, nothing learned.
 
     As `SSMax` with s = 1/log N in every head, where N is the length of training: it escapes
@@ -58,7 +58,7 @@ class LogN(Normaliser):
 
     Example:
         >>> import math, torch
-        >>> LogN(train_length=2).weights(torch.tensor([0.0, 0.0, 0.0, math.log(2.0)]))
+        >>> LogLength(train_length=2).weights(torch.tensor([0.0, 0.0, 0.0, math.log(2.0)]))
         tensor([0.1429, 0.1429, 0.1429, 0.5714])
     """
 

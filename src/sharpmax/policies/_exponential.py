@@ -39,7 +39,7 @@ class Exponential(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        return self.kernel_form().evaluate(statistics)
+        return Exponential.kernel_form(self).evaluate(statistics)
 
     def kernel_form(self) -> KernelForm:
         return KernelForm(Form.RAMPS, [0.0, self.reference, self.strength, math.inf])

@@ -58,7 +58,7 @@ class LogLength(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        return self.kernel_form().evaluate(statistics)
+        return LogLength.kernel_form(self).evaluate(statistics)
 
     def kernel_form(self) -> KernelForm:
         return KernelForm(Form.LENGTH, [self.scale / self.unit])

@@ -76,7 +76,7 @@ class Monotone(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        return self.kernel_form().evaluate(statistics)
+        return Monotone.kernel_form(self).evaluate(statistics)
 
     def kernel_form(self) -> KernelForm:
         # A sum of clipped ramps needs no search for the interval.

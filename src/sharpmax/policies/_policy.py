@@ -135,9 +135,20 @@ class Policy(ABC):
         return self.of_statistics(rows.statistics, rows.tempered)
 
     def of_statistics(self, statistics: RowStatistics, tempered: Tempered | None = None) -> Array:
-        """Compute beta with the shape of the rows; 1 for a row without visible logits."""
+        """Compute beta with the shape of the rows; 1 for a row without visible logits.
+
+        Parameters take the framework, dtype and device of the statistics first, so that
+        `inverse_temperature` can use plain arithmetic.
+        """
         xp = namespace(*statistics)
-        beta = self.inverse_temperature(statistics, tempered)
+        arrays = {
+            entry.name: xp.asarray(value, like=statistics.mass)
+            for entry in fields(self)
+            if "bounds" in entry.metadata
+            and not isinstance(value := getattr(self, entry.name), int | float)
+        }
+        policy = self._changed(arrays) if arrays else self
+        beta = policy.inverse_temperature(statistics, tempered)
         beta = xp.asarray(beta, like=statistics.mass)
         beta = xp.broadcast_to(beta, tuple(statistics.mass.shape))
         return xp.where(statistics.count == 0, 1.0, beta)
@@ -153,7 +164,9 @@ class Policy(ABC):
         found = {}
         for entry in fields(self):
             value = getattr(self, entry.name)
-            if "bounds" in entry.metadata and np.ndim(value) > entry.metadata["axes"]:
+            if "bounds" not in entry.metadata or isinstance(value, int | float):
+                continue
+            if value.ndim > entry.metadata["axes"]:
                 found[entry.name] = value
         return found
 

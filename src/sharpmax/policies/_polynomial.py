@@ -58,7 +58,7 @@ class Polynomial(Policy):
     def inverse_temperature(
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
-        return self.kernel_form().evaluate(statistics)
+        return Polynomial.kernel_form(self).evaluate(statistics)
 
     def kernel_form(self) -> KernelForm:
         return KernelForm(Form.POLYNOMIAL, [self.threshold, 0.0, *self.coefficients])
@@ -135,7 +135,7 @@ class Paper(Policy):
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
         self.check_statistics(statistics)
-        return self.kernel_form().evaluate(statistics)
+        return Paper.kernel_form(self).evaluate(statistics)
 
     def kernel_form(self) -> KernelForm:
         return KernelForm(Form.POLYNOMIAL, [self.THRESHOLD, self.GUARD, *self.COEFFICIENTS])

@@ -1,10 +1,23 @@
-"""Ways to compute attention. They differ in speed and in what they can serve, never in meaning.
+"""Implementations of attention. They differ in speed and in what they serve, never in meaning.
 
-Each module has three functions:
+Each is a module with these functions, where `problem` is a `sharpmax._attention.problem.Problem`:
 
-    unsupported(problem, policy, detach_temperature) -> why it cannot serve, or None
-    attend(problem, policy, detach_temperature) -> (output, statistics)
-    measure(problem) -> statistics
+    unsupported(problem, policy) -> str | None
+        Why it cannot serve, or None. Has no side effect. `policy` is None for `measure` alone.
+    measure(problem) -> RowStatistics
+        Statistics of the untempered rows, differentiable in query, key, mask and sink.
+    attend(problem, beta, log_mass=True) -> (output, log-mass or None)
+        softmax(beta e) V and log(sum exp(beta e)), differentiable in query, key, value, mask, sink
+        and beta, a tensor [batch, heads, queries].
 
-The reference has a fourth, `attend_normalised(problem, normaliser) -> output`.
+`sharpmax._attention.temperature` puts the policy between the two, so a policy that is written in
+Python works with all of them, gradients included. Three more functions are optional:
+
+    temper(problem, beta) -> (entropy, variance)
+        Of softmax(beta e), the entropy (differentiable) and the variance of e. Policies with
+        `needs_logits` need it.
+    fused(problem, policy, detach_temperature) -> (output, statistics)
+        The composition in one pass, for policies with a `kernel_form`.
+    prepare() -> str | None
+        Build what is missing before the first use; why that failed, or None.
 """

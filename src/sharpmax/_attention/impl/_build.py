@@ -27,7 +27,7 @@ import torch
 
 from sharpmax._errors import SharpmaxError
 
-__all__ = ["CompilationError", "CompilerMissingError", "failure", "load"]
+__all__ = ["CompilationError", "CompilerMissingError", "failure", "load", "unavailable"]
 
 _NAME = "sharpmax_cpu"
 _HERE = Path(__file__).resolve().parent
@@ -153,19 +153,21 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+def _missing() -> str:
+    named = os.environ.get("CXX")
+    searched = (
+        f"CXX={named!r} is not a program" if named else "none of c++, g++, clang++ is on the path"
+    )
+    return (
+        "the CPU attention is compiled on first use and needs a C++20 compiler, GCC 11 or "
+        f"Clang 14 at least; {searched}"
+    )
+
+
 def _compile(library: Path) -> None:
     compiler = _compiler()
     if compiler is None:
-        named = os.environ.get("CXX")
-        searched = (
-            f"CXX={named!r} is not a program"
-            if named
-            else "none of c++, g++, clang++ is on the path"
-        )
-        raise CompilerMissingError(
-            "the CPU attention is compiled on first use and needs a C++20 compiler, GCC 11 or "
-            f"Clang 14 at least; {searched}"
-        )
+        raise CompilerMissingError(_missing())
     include, libraries = _paths()
     capability = torch.backends.cpu.get_cpu_capability()
     _say(f"compiling its CPU attention, once, about {_EXPECTED_SECONDS} seconds …")
@@ -220,8 +222,14 @@ def load() -> ModuleType:
 
 
 @functools.cache
+def unavailable() -> str | None:
+    """Say why the kernels cannot be had: neither compiled nor a compiler. Compiles nothing."""
+    return None if _library().exists() or _compiler() else _missing()
+
+
+@functools.cache
 def failure() -> str | None:
-    """Why the kernels cannot be had on this machine; None if they can. Tried once a process."""
+    """Load the kernels, or compile them first; say why that failed, or None. Tried once."""
     try:
         load()
     except (CompilerMissingError, CompilationError) as error:

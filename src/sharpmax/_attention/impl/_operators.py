@@ -1,39 +1,45 @@
-"""The C++ kernels as PyTorch operators, with fakes, gradients and batching rules from import on.
+"""Register the C++ kernels as PyTorch operators, with fakes, gradients and batching rules.
 
-So the first `torch.compile(fullgraph=True)` works. The kernels are compiled when an operator runs.
+They are registered at import, so that the first `torch.compile(fullgraph=True)` works. The kernels
+are compiled when an operator first runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sharpmax._attention.encode import derivatives
 from sharpmax._attention.impl import _build
+from sharpmax._attention.temperature import Terms, through_policy, through_statistics
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form
 
 _LIBRARY: Any = torch.library.Library("sharpmax", "FRAGMENT")
 _SETTINGS = "float scale, float softcap, int left, int right, SymInt offset, bool sink_counted"
+_SETTING_COUNT = 6
+_LOGITS = "Tensor query, Tensor key, Tensor? mask, Tensor? sink"
+_ATTENDED = "Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sink"
+_RESULT = "Tensor output, Tensor beta, Tensor logmass, Tensor maximum"
+_STATISTICS = "Tensor maximum, Tensor mass, Tensor moment, Tensor count"
+
+
+# Attention.
+
 _LIBRARY.define(
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sink, Tensor? beta, "
-    f"Tensor parameters, int form, bool detach_temperature, {_SETTINGS}) "
-    "-> (Tensor output, Tensor maximum, Tensor mass, Tensor moment, Tensor count, Tensor beta_out, "
-    "Tensor logmass)"
+    f"attention({_ATTENDED}, Tensor? beta, Tensor parameters, int form, bool detach_temperature, "
+    f"{_SETTINGS}) -> (Tensor output, {_STATISTICS}, Tensor beta_out, Tensor logmass)"
 )
 _LIBRARY.define(
-    "attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor? mask, "
-    "Tensor? sink, Tensor output, Tensor maximum, Tensor mass, Tensor moment, Tensor count, "
-    "Tensor beta, Tensor logmass, Tensor parameters, int form, bool detach_temperature, "
-    f"bool mask_gradient, {_SETTINGS}) "
-    "-> (Tensor query, Tensor key, Tensor value, Tensor mask, Tensor sink, Tensor parameters)"
+    f"attention_row_gradient(Tensor gradient, Tensor? of_logmass, {_ATTENDED}, {_RESULT}, "
+    f"{_SETTINGS}) -> (Tensor by_beta, Tensor mean, Tensor variance)"
 )
 _LIBRARY.define(
-    f"attention_statistics(Tensor query, Tensor key, Tensor? mask, Tensor? sink, {_SETTINGS}) "
-    "-> (Tensor maximum, Tensor mass, Tensor moment, Tensor count)"
+    f"attention_backward(Tensor gradient, Tensor? of_logmass, {_ATTENDED}, {_RESULT}, "
+    "Tensor? a0, Tensor? c0, Tensor? a1, Tensor? c1, bool mask_gradient, "
+    f"{_SETTINGS}) -> (Tensor query, Tensor key, Tensor value, Tensor mask, Tensor sink)"
 )
 
 
@@ -50,9 +56,8 @@ def attention_now(
     *settings: float,
 ) -> tuple[Tensor, ...]:
     """Run the kernel on tensors that hold numbers."""
-    forward = _build.load().forward
-    results: tuple[Tensor, ...] = forward(
-        query, key, value, mask, sink, beta, form, parameters, *settings
+    results: tuple[Tensor, ...] = _build.load().forward(
+        query, key, value, mask, sink, beta, form, parameters, settings
     )
     return results
 
@@ -63,11 +68,104 @@ def _attention_fake(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tu
     return output, maximum, mass, moment, count, torch.empty_like(mass), torch.empty_like(mass)
 
 
+def _row_gradient(*arguments: Any) -> tuple[Tensor, ...]:
+    results: tuple[Tensor, ...] = _build.load().row_gradient(
+        *arguments[:-_SETTING_COUNT], arguments[-_SETTING_COUNT:]
+    )
+    return results
+
+
+def _row_gradient_fake(gradient: Tensor, _: object, query: Tensor, *rest: Any) -> Any:
+    return _statistics_fake(query)[:3]
+
+
+def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    *tensors, mask_gradient = arguments[:-_SETTING_COUNT]
+    settings = arguments[-_SETTING_COUNT:]
+    query, mask, sink = arguments[2], arguments[5], arguments[6]
+    *gradients, by_mask, by_sink = _build.load().backward(*tensors, settings, mask_gradient)
+    by_mask = by_mask.to(query.dtype if mask is None else mask.dtype)
+    by_sink = by_sink.to(query.dtype if sink is None else sink.dtype)
+    return *gradients, by_mask, by_sink
+
+
+def _attention_backward_fake(
+    gradient: Tensor,
+    of_logmass: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sink: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    shape = (*query.shape[:3], key.shape[2])
+    return (
+        query.new_empty(query.shape),
+        key.new_empty(key.shape),
+        value.new_empty(value.shape),
+        (query if mask is None else mask).new_empty(shape if rest[8] else 0),
+        query.new_empty(0) if sink is None else sink.new_empty(sink.shape),
+    )
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, value, mask, sink, _, parameters, *ctx.settings = inputs
+    result, *rows, logmass = output
+    ctx.save_for_backward(query, key, value, mask, sink, result, *rows, logmass, parameters)
+    ctx.mark_non_differentiable(*rows)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, gradient: Tensor | None, *row_gradients: Any) -> tuple[Any, ...]:
+    form, detach_temperature, *settings = ctx.settings
+    *inputs, output, maximum, mass, moment, count, beta, logmass, parameters = ctx.saved_tensors
+    of_logmass = row_gradients[-1]
+    if gradient is None:
+        gradient = torch.zeros_like(output)
+    first = (gradient, of_logmass, *inputs, output, beta, logmass, maximum)
+    wants_mask, wants_sink, wants_beta = ctx.needs_input_grad[3:6]
+    terms, by_beta, by_parameters = Terms(), None, None
+    if form == Form.GIVEN:
+        if wants_beta:
+            by_beta = torch.where(count == 0, 0.0, attention_row_gradient(*first, *settings)[0])
+    elif not detach_temperature and form != Form.HARD:
+        of_beta, mean, variance = attention_row_gradient(*first, *settings)
+        statistics = RowStatistics(maximum, mass, moment, count)
+        apart = logmass if inputs[4] is not None and not settings[-1] else None
+        terms, by_parameters = through_policy(
+            Form(form), parameters, statistics, beta, of_beta, mean, variance, apart
+        )
+    by_query, by_key, by_value, by_mask, by_sink = attention_backward(
+        *first, *terms, wants_mask, *settings
+    )
+    return (
+        by_query,
+        by_key,
+        by_value,
+        by_mask if wants_mask else None,
+        by_sink if wants_sink else None,
+        by_beta,
+        by_parameters,
+        *([None] * len(ctx.settings)),
+    )
+
+
+# Statistics.
+
+_LIBRARY.define(f"attention_statistics({_LOGITS}, {_SETTINGS}) -> ({_STATISTICS})")
+_LIBRARY.define(
+    "attention_statistics_backward(Tensor by_maximum, Tensor by_mass, Tensor by_moment, "
+    f"{_LOGITS}, {_STATISTICS}, bool mask_gradient, {_SETTINGS}) "
+    "-> (Tensor query, Tensor key, Tensor mask, Tensor sink)"
+)
+
+
 def statistics_now(
     query: Tensor, key: Tensor, mask: Tensor | None, sink: Tensor | None, *settings: float
 ) -> tuple[Tensor, ...]:
     """Run the kernel on tensors that hold numbers."""
-    results: tuple[Tensor, ...] = _build.load().statistics(query, key, mask, sink, *settings)
+    results: tuple[Tensor, ...] = _build.load().statistics(query, key, mask, sink, settings)
     return results
 
 
@@ -77,137 +175,165 @@ def _statistics_fake(query: Tensor, *_: object) -> tuple[Tensor, ...]:
     return *entries, query.new_empty(query.shape[:3], dtype=torch.int64)
 
 
-def _attention_backward(
-    gradient: Tensor,
+def _statistics_backward(
+    by_maximum: Tensor,
+    by_mass: Tensor,
+    by_moment: Tensor,
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     mask: Tensor | None,
     sink: Tensor | None,
-    output: Tensor,
     maximum: Tensor,
     mass: Tensor,
     moment: Tensor,
     count: Tensor,
-    beta: Tensor,
-    logmass: Tensor,
-    parameters: Tensor,
-    form: int,
-    detach_temperature: bool,
     mask_gradient: bool,
     *settings: float,
 ) -> tuple[Tensor, ...]:
-    kernels, statistics = _build.load(), RowStatistics(maximum, mass, moment, count)
-    row_terms, parameter_gradient = _Terms(), torch.zeros_like(parameters)
-    if not detach_temperature and form not in (Form.GIVEN, Form.HARD):
-        by_beta, mean, variance = kernels.row_gradient(
-            gradient, query, key, value, mask, sink, output, beta, logmass, maximum, *settings
+    statistics = RowStatistics(maximum, mass, moment, count)
+    terms, to_maximum = through_statistics(statistics, by_maximum, by_mass, by_moment)
+    value = _no_values(key)
+    beta, logmass = torch.ones_like(mass), torch.log(mass)
+    if to_maximum.any():
+        # At beta = inf the weights are those of the largest logits, evenly where these tie.
+        parameters = torch.zeros(1, 0, dtype=torch.float64)
+        *_, beta, logmass = attention_now(
+            query, key, value, mask, sink, None, parameters, Form.HARD, True, *settings
         )
-        by_beta = torch.where(count == 0, 0.0, by_beta)
-        row_terms, by_parameter = _through_temperature(
-            form, parameters, by_beta, mean, variance, statistics, beta
-        )
-        # [batch, heads, queries] to [heads or 1]
-        for column, values in enumerate(by_parameter):
-            per_head = (by_beta * values).sum(dim=(0, 2)).to(parameters.dtype)
-            parameter_gradient[:, column] = per_head if len(parameters) > 1 else per_head.sum()
-    by_query, by_key, by_value, by_mask, by_sink = kernels.backward(
-        gradient, query, key, value, mask, sink, output, beta, logmass, maximum, mass,
-        *row_terms, *settings, mask_gradient,
+        terms = terms._replace(a1=to_maximum, c1=torch.zeros_like(to_maximum))
+    nothing = query.new_zeros(*query.shape[:3], 1)
+    by_query, by_key, _, by_mask, by_sink = _attention_backward(
+        nothing, None, query, key, value, mask, sink, nothing, beta, logmass, maximum, *terms,
+        mask_gradient, *settings,
     )  # fmt: skip
-    by_mask = by_mask.to(query.dtype if mask is None else mask.dtype)
-    by_sink = by_sink.to(query.dtype if sink is None else sink.dtype)
-    return by_query, by_key, by_value, by_mask, by_sink, parameter_gradient
+    return by_query, by_key, by_mask, by_sink
 
 
-def _attention_backward_fake(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sink: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    parameters, mask_gradient = rest[7], rest[10]
-    shape = (*query.shape[:3], key.shape[2])
-    return (
-        query.new_empty(query.shape),
-        key.new_empty(key.shape),
-        value.new_empty(value.shape),
-        (query if mask is None else mask).new_empty(shape if mask_gradient else 0),
-        query.new_empty(0) if sink is None else sink.new_empty(sink.shape),
-        parameters.new_empty(parameters.shape),
+def _no_values(key: Tensor) -> Tensor:
+    """Values of width one that cost no memory, for kernels that want some."""
+    return key.new_zeros(1, 1, 1, 1).expand(*key.shape[:3], 1)
+
+
+def _statistics_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
+    _, _, _, query, key, mask, sink, *_ = arguments
+    by_query, by_key, _, by_mask, by_sink = _attention_backward_fake(
+        query, None, query, key, key, mask, sink, *([None] * 8), arguments[11]
     )
+    return by_query, by_key, by_mask, by_sink
 
 
-class _Terms(NamedTuple):
-    """What the temperature adds to the gradient of a logit of a row.
-
-    c0 p0 (e - mu0) + c1 p (e - mu1), with p0 = softmax(e) and p = softmax(beta e).
-    """
-
-    c0: Tensor | None = None
-    mu0: Tensor | None = None
-    c1: Tensor | None = None
-    mu1: Tensor | None = None
+def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, mask, sink, *ctx.settings = inputs
+    ctx.save_for_backward(query, key, mask, sink, *output)
+    ctx.mark_non_differentiable(output[3])
 
 
-def _through_temperature(
-    form: int,
-    parameters: Tensor,
-    by_beta: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    statistics: RowStatistics,
-    beta: Tensor,
-) -> tuple[_Terms, list[Tensor]]:
-    """From the gradient by beta to that of the logits, and d beta / d parameter of each row."""
-    if form == Form.TARGET:
-        # beta solves H(beta e) = target: its derivative by e_j is -beta p_j (e_j - mean) / Var,
-        # by the target -1 / (beta Var). Rows that were left alone or hit the limit have none.
-        limit = parameters[:, 1, None].to(beta.dtype)
-        solved = (beta > 1.0) & (beta < limit) & (variance > 0.0)
-        inverse = torch.where(solved, 1.0 / torch.where(solved, variance, 1.0), 0.0)
-        terms = _Terms(c1=-by_beta * beta * inverse, mu1=mean)
-        return terms, [-inverse / beta, torch.zeros_like(beta)]
-    by_entropy, by_parameter = derivatives(
-        Form(form), parameters, statistics.entropy(), statistics.count, beta
-    )
-    if by_entropy is None:
-        return _Terms(), by_parameter
-    # d H / d e_j = -p0_j (e_j - E_p0[e]), and E_p0[e] = maximum + moment / mass.
-    mean_of_row = statistics.maximum + statistics.moment / statistics.mass
-    occupied = statistics.count > 0
-    return _Terms(
-        c0=torch.where(occupied, -by_beta * by_entropy, 0.0),
-        mu0=torch.where(occupied, mean_of_row, 0.0),
-    ), by_parameter
-
-
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, mask, sink, _, parameters, *ctx.settings = inputs
-    result, *rows = output
-    ctx.save_for_backward(query, key, value, mask, sink, result, *rows, parameters)
-    ctx.mark_non_differentiable(*rows)
-
-
-def _backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
-    form, detach_temperature, *settings = ctx.settings
-    wants_mask, wants_sink = ctx.needs_input_grad[3], ctx.needs_input_grad[4]
-    by_query, by_key, by_value, by_mask, by_sink, by_parameters = attention_backward(
-        gradient, *ctx.saved_tensors, form, detach_temperature, wants_mask, *settings
+def _backward_of_statistics(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+    wants_mask, wants_sink = ctx.needs_input_grad[2:4]
+    by_query, by_key, by_mask, by_sink = attention_statistics_backward(
+        *gradients[:3], *ctx.saved_tensors, wants_mask, *ctx.settings
     )
     return (
         by_query,
         by_key,
-        by_value,
         by_mask if wants_mask else None,
         by_sink if wants_sink else None,
-        None,
-        by_parameters,
         *([None] * len(ctx.settings)),
     )
+
+
+# Entropy and variance at a temperature.
+
+_LIBRARY.define(
+    f"attention_tempered({_LOGITS}, Tensor beta, {_SETTINGS}) "
+    "-> (Tensor entropy, Tensor variance, Tensor mean, Tensor maximum, Tensor logmass)"
+)
+_LIBRARY.define(
+    f"attention_tempered_backward(Tensor gradient, {_LOGITS}, Tensor beta, Tensor mean, "
+    f"Tensor maximum, Tensor logmass, bool mask_gradient, {_SETTINGS}) "
+    "-> (Tensor query, Tensor key, Tensor mask, Tensor sink)"
+)
+
+
+def _tempered(
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    sink: Tensor | None,
+    beta: Tensor,
+    *settings: float,
+) -> tuple[Tensor, ...]:
+    value, parameters = _no_values(key), torch.zeros(1, 0, dtype=torch.float64)
+    output, maximum, _, _, count, _, logmass = attention_now(
+        query, key, value, mask, sink, beta, parameters, Form.GIVEN, True, *settings
+    )
+    _, mean, variance = _build.load().row_gradient(
+        output, None, query, key, value, mask, sink, output, beta, logmass, maximum, settings
+    )
+    entropy = torch.where(count == 0, 0.0, logmass - beta * (mean - maximum))
+    return entropy, variance, mean, maximum, logmass
+
+
+def _tempered_fake(query: Tensor, *_: object) -> tuple[Tensor, ...]:
+    rows = _statistics_fake(query)[:3]
+    return *rows, torch.empty_like(rows[0]), torch.empty_like(rows[0])
+
+
+def _tempered_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    sink: Tensor | None,
+    beta: Tensor,
+    mean: Tensor,
+    maximum: Tensor,
+    logmass: Tensor,
+    mask_gradient: bool,
+    *settings: float,
+) -> tuple[Tensor, ...]:
+    # d H / d e_j = -beta^2 p_j (e_j - E[e])
+    slope = torch.where(maximum == -torch.inf, 0.0, -gradient * beta * beta)
+    shift = torch.where(maximum == -torch.inf, 0.0, mean - maximum)
+    nothing = query.new_zeros(*query.shape[:3], 1)
+    by_query, by_key, _, by_mask, by_sink = _attention_backward(
+        nothing, None, query, key, _no_values(key), mask, sink, nothing, beta, logmass, maximum,
+        None, None, -slope * shift, slope, mask_gradient, *settings,
+    )  # fmt: skip
+    return by_query, by_key, by_mask, by_sink
+
+
+def _tempered_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
+    gradient, query, key, mask, sink, *_ = arguments
+    by_query, by_key, _, by_mask, by_sink = _attention_backward_fake(
+        gradient, None, query, key, key, mask, sink, *([None] * 8), arguments[9]
+    )
+    return by_query, by_key, by_mask, by_sink
+
+
+def _keep_tempered(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    query, key, mask, sink, beta, *ctx.settings = inputs
+    ctx.save_for_backward(query, key, mask, sink, beta, *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
+
+
+def _backward_of_tempered(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
+    query, key, mask, sink, beta, variance, *rows = ctx.saved_tensors
+    wants_mask, wants_sink = ctx.needs_input_grad[2:4]
+    by_query, by_key, by_mask, by_sink = attention_tempered_backward(
+        gradient, query, key, mask, sink, beta, *rows, wants_mask, *ctx.settings
+    )
+    return (
+        by_query,
+        by_key,
+        by_mask if wants_mask else None,
+        by_sink if wants_sink else None,
+        -gradient * beta * variance,
+        *([None] * len(ctx.settings)),
+    )
+
+
+# Registration.
 
 
 def _no_second_derivative(ctx: Any, *gradients: Any) -> None:
@@ -216,53 +342,70 @@ def _no_second_derivative(ctx: Any, *gradients: Any) -> None:
     )
 
 
-def _batched(operator: Callable[..., tuple[Tensor, ...]], tensors: int, heads_first: int) -> Any:
-    """A batching rule that folds the mapped axis into the batch.
+def _batched(operator: Callable[..., tuple[Tensor, ...]], folded: set[int], fixed: set[int]) -> Any:
+    """Make a batching rule that folds the mapped axis into the batch.
 
-    Of the first `tensors` arguments those up to `heads_first` have a batch to fold into. Others (a
-    sink, the parameters of a policy) hold for all batches, and must not be mapped over.
+    Arguments numbered in `folded` have a batch. Those in `fixed` (a sink, the parameters of a
+    policy) hold for all batches and must not be mapped over.
     """
 
-    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> Any:
-        size, folded = info.batch_size, list(arguments)
-        for k in range(tensors):
-            if folded[k] is None:
-                continue
-            if k >= heads_first:
-                if in_dims[k] is not None:
-                    raise NotImplementedError(
-                        "sharpmax.attention: vmap over a sink or the parameters of a policy is "
-                        "not supported; map over query, key, value and mask"
-                    )
-                continue
-            tensor = folded[k]
-            tensor = (
-                tensor.unsqueeze(0).expand(size, *tensor.shape)
-                if in_dims[k] is None
-                else tensor.movedim(in_dims[k], 0)
+    def rule(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
+        size, arguments = info.batch_size, list(given)
+        if any(in_dims[k] is not None for k in fixed):
+            raise NotImplementedError(
+                "sharpmax.attention: vmap over a sink or the parameters of a policy is not "
+                "supported; map over query, key, value and attn_mask"
             )
-            folded[k] = tensor.flatten(0, 1)
-        results = operator(*folded)
+        for k in folded:
+            if (tensor := arguments[k]) is None:
+                continue
+            if in_dims[k] is None:
+                tensor = tensor.unsqueeze(0).expand(size, *tensor.shape)
+            else:
+                tensor = tensor.movedim(in_dims[k], 0)
+            arguments[k] = tensor.flatten(0, 1)
+        results = operator(*arguments)
         return tuple(result.unflatten(0, (size, -1)) for result in results), (0,) * len(results)
 
     return rule
 
 
+_OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "attention": (attention_now, _attention_fake),
+    "attention_row_gradient": (_row_gradient, _row_gradient_fake),
+    "attention_backward": (_attention_backward, _attention_backward_fake),
+    "attention_statistics": (statistics_now, _statistics_fake),
+    "attention_statistics_backward": (_statistics_backward, _statistics_backward_fake),
+    "attention_tempered": (_tempered, _tempered_fake),
+    "attention_tempered_backward": (_tempered_backward, _tempered_backward_fake),
+}
+_GRADIENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "attention": (_backward, _keep_for_backward),
+    "attention_statistics": (_backward_of_statistics, _keep_statistics),
+    "attention_tempered": (_backward_of_tempered, _keep_tempered),
+}
+for _name, (_kernel, _fake) in _OPERATORS.items():
+    _LIBRARY.impl(_name, _kernel, "CPU")
+    torch.library.register_fake(f"sharpmax::{_name}", _fake, lib=_LIBRARY)
+    _gradient, _keep = _GRADIENTS.get(_name, (_no_second_derivative, None))
+    torch.library.register_autograd(
+        f"sharpmax::{_name}", _gradient, setup_context=_keep, lib=_LIBRARY
+    )
+
 attention = torch.ops.sharpmax.attention.default
+attention_row_gradient = torch.ops.sharpmax.attention_row_gradient.default
 attention_backward = torch.ops.sharpmax.attention_backward.default
 attention_statistics = torch.ops.sharpmax.attention_statistics.default
+attention_statistics_backward = torch.ops.sharpmax.attention_statistics_backward.default
+attention_tempered = torch.ops.sharpmax.attention_tempered.default
+attention_tempered_backward = torch.ops.sharpmax.attention_tempered_backward.default
 
-_LIBRARY.impl("attention", attention_now, "CPU")
-_LIBRARY.impl("attention_backward", _attention_backward, "CPU")
-_LIBRARY.impl("attention_statistics", statistics_now, "CPU")
-torch.library.register_fake("sharpmax::attention", _attention_fake, lib=_LIBRARY)
-torch.library.register_fake("sharpmax::attention_backward", _attention_backward_fake, lib=_LIBRARY)
-torch.library.register_fake("sharpmax::attention_statistics", _statistics_fake, lib=_LIBRARY)
-torch.library.register_autograd(
-    "sharpmax::attention", _backward, setup_context=_keep_for_backward, lib=_LIBRARY
-)
-torch.library.register_autograd("sharpmax::attention_backward", _no_second_derivative, lib=_LIBRARY)
-torch.library.register_vmap("sharpmax::attention", _batched(attention, 7, 4), lib=_LIBRARY)
-torch.library.register_vmap(
-    "sharpmax::attention_statistics", _batched(attention_statistics, 4, 3), lib=_LIBRARY
-)
+for _name, _folded, _fixed in (
+    ("attention", {0, 1, 2, 3, 5}, {4, 6}),
+    ("attention_statistics", {0, 1, 2}, {3}),
+    ("attention_tempered", {0, 1, 2, 4}, {3}),
+):
+    _operator = getattr(torch.ops.sharpmax, _name).default
+    torch.library.register_vmap(
+        f"sharpmax::{_name}", _batched(_operator, _folded, _fixed), lib=_LIBRARY
+    )

@@ -1,11 +1,13 @@
-"""Two passes over PyTorch's own kernels, on any device: one measures the rows, one attends.
+"""Compose attention from PyTorch's own kernels, on any device.
 
-The second pass is `scaled_dot_product_attention` with each query multiplied by the inverse
-temperature of its row. So it serves where beta may be moved into the query: not behind a softcap,
-a bias or a sink.
+`attend` is `scaled_dot_product_attention` with each query multiplied by the inverse temperature of
+its row. It is exact if beta may be moved into the query: not behind a softcap, a bias or a sink.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,77 +16,86 @@ from torch import Tensor
 from sharpmax._attention.impl import reference
 from sharpmax._attention.problem import Problem, masked_below
 from sharpmax._statistics import RowStatistics
-from sharpmax.policies import Hard, Policy
+from sharpmax.policies import Form, Policy
 
 LOGITS_AT_ONCE = 1 << 22
-"""The first pass takes as many queries at a time as keep the logits below this number."""
+"""Rows are measured in blocks of queries with fewer logits than this."""
 
 
-def unsupported(problem: Problem, policy: Policy | None, detach_temperature: bool) -> str | None:
-    """What two passes over stock kernels cannot do exactly."""
+def unsupported(problem: Problem, policy: Policy | None) -> str | None:
+    """Name what stock kernels cannot do exactly."""
     if policy is None:
         return None
     if problem.softcap:
-        return "softcap: beta acts behind the cap, where a stock kernel has no place for it"
+        return "softcap: beta acts behind the cap, where a stock kernel cannot apply it"
     if problem.sink is not None:
         return "sink: the stock kernel has none"
     if problem.dropout:
-        return "dropout_p: the stock kernel would not show which weights it dropped"
-    if isinstance(policy, Hard):
+        return "dropout_p: the stock kernel does not show which weights it dropped"
+    form = policy.kernel_form()
+    if form is not None and form.form == Form.HARD:
         return "policy: an infinite beta cannot be multiplied into the query"
-    if policy.needs_logits:
-        return f"policy: {type(policy).__name__} has to weigh the rows again and again"
     if problem.mask is not None and problem.mask.is_floating_point():
         return _unsupported_mask(problem.mask)
     return None
 
 
-def attend(
-    problem: Problem, policy: Policy, detach_temperature: bool
-) -> tuple[Tensor, RowStatistics]:
-    """Output and statistics of all rows."""
+def measure(problem: Problem) -> RowStatistics:
+    """Measure all rows, block by block."""
+    return RowStatistics(*_blocks(problem, reference.measure))
+
+
+def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return entropy and variance of all rows at the inverse temperature beta, block by block."""
+    entropy, variance = _blocks(problem, reference.temper, beta)
+    return entropy, variance
+
+
+def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Attend at the inverse temperature beta."""
     assert problem.value is not None
-    differentiate = torch.is_grad_enabled() and not detach_temperature
-    with torch.set_grad_enabled(differentiate):
-        statistics = _measured(problem, differentiate)
-        beta = policy.over_queries().inverse_temperature(statistics)
-        beta = torch.where(statistics.count == 0, 1.0, beta)
-    # In half precision the product with beta would be rounded; so the pass is in single then.
+    # In half precision the product with beta would be rounded; so this pass is in single.
     dtype = problem.statistics_dtype
     only_causal = problem.right == 0 and problem.left < 0 and problem.offset == 0
+    mask = _boolean_mask(problem, with_window=not only_causal)
     output = F.scaled_dot_product_attention(
         problem.query.to(dtype) * beta[..., None],
         problem.key.to(dtype),
         problem.value.to(dtype),
-        attn_mask=_boolean_mask(problem, with_window=not only_causal),
+        attn_mask=mask,
         is_causal=only_causal and problem.mask is None,
         scale=problem.scale,
         enable_gqa=problem.group > 1,
     )
-    output = torch.where((statistics.count == 0)[..., None], 0.0, output).to(problem.query.dtype)
-    return output, RowStatistics(*(entry.detach() for entry in statistics))
+    if problem.key.shape[2] == 0:
+        output = torch.zeros_like(output)
+    elif mask is not None:
+        output = torch.where(mask.any(-1, keepdim=True), output, 0.0)
+    mass = _blocks(problem, _log_mass, beta)[0] if log_mass else None
+    return output.to(problem.query.dtype), mass
 
 
-def measure(problem: Problem) -> RowStatistics:
-    """Statistics of all rows, some queries at a time."""
-    return _measured(problem, differentiate=False)
+def _log_mass(problem: Problem, beta: Tensor) -> tuple[Tensor]:
+    return (reference.rows_of(problem).logsumexp(beta),)
 
 
-def _measured(problem: Problem, differentiate: bool) -> RowStatistics:
+def _blocks(problem: Problem, function: Callable[..., Any], *rowwise: Tensor) -> list[Tensor]:
+    """Apply a function of the reference to blocks of queries, and join the results."""
     batch, heads, queries = problem.rows
     per_query = max(batch * heads * problem.key.shape[2], 1)
     step = max(LOGITS_AT_ONCE // per_query, 1)
     blocks = []
     for start in range(0, max(queries, 1), step):
         block = problem.rows_between(start, start + step)
-        if differentiate:
+        arguments = [block, *(tensor[..., start : start + step] for tensor in rowwise)]
+        if torch.is_grad_enabled():
             # Computed again in the backward pass rather than kept: memory stays linear.
             blocks.append(
-                torch.utils.checkpoint.checkpoint(reference.measure, block, use_reentrant=False)
+                torch.utils.checkpoint.checkpoint(function, *arguments, use_reentrant=False)
             )
         else:
-            blocks.append(reference.measure(block))
-    return RowStatistics(*(torch.cat(entries, dim=-1) for entries in zip(*blocks, strict=True)))
+            blocks.append(function(*arguments))
+    return [torch.cat(entries, dim=-1) for entries in zip(*blocks, strict=True)]
 
 
 def _boolean_mask(problem: Problem, with_window: bool) -> Tensor | None:
@@ -99,7 +110,7 @@ def _boolean_mask(problem: Problem, with_window: bool) -> Tensor | None:
 
 def _unsupported_mask(mask: Tensor) -> str | None:
     if mask.requires_grad:
-        return "attn_mask: a bias that wants a gradient has to be multiplied by beta row by row"
+        return "attn_mask: a bias that requires a gradient has to be multiplied by beta row by row"
     if torch.compiler.is_compiling():
         return "attn_mask: compilation cannot tell whether it holds more than 0 and -inf"
     if bool(((mask == 0) | (mask <= masked_below(mask.dtype))).all()):

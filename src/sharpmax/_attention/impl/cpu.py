@@ -1,6 +1,6 @@
-"""Panels of rows in the core's cache: the C++ kernels, through PyTorch operators.
+"""Attend with the C++ kernels, which keep panels of rows in the core's cache.
 
-The kernels are compiled when they are first needed.
+They are PyTorch operators, and are compiled when they are first used.
 """
 
 from __future__ import annotations
@@ -8,74 +8,95 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sharpmax._attention.encode import form_of, parameters_of
 from sharpmax._attention.impl import _build, _operators
 from sharpmax._attention.problem import Problem
+from sharpmax._attention.temperature import table_of
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form, Policy
 
+_NONE = torch.zeros(1, 0, dtype=torch.float64)
 
-def unsupported(problem: Problem, policy: Policy | None, detach_temperature: bool) -> str | None:
-    """What the kernels have no code for."""
+
+def unsupported(problem: Problem, policy: Policy | None) -> str | None:
+    """Name what the kernels have no code for."""
     if problem.query.device.type != "cpu":
         return f"it serves tensors on the CPU, these are on {problem.query.device}"
     if problem.dropout:
-        return "dropout_p: the kernels drop nothing"
-    if policy is not None and form_of(policy) == Form.GIVEN:
-        name = type(policy).__name__
-        if policy.needs_logits:
-            return f"policy: {name} is not known to the kernels and has to weigh the rows again"
-        if torch.is_grad_enabled() and not detach_temperature:
-            return (
-                f"policy: {name} is not known to the kernels, so that they cannot differentiate "
-                "it; detach_temperature=True holds its temperature constant"
-            )
+        return "dropout_p: the kernels do not drop weights"
     reason: str | None = _unavailable()
     return reason
 
 
-def attend(
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def prepare() -> str | None:
+    """Compile the kernels unless that has been done."""
+    return _build.failure()
+
+
+def measure(problem: Problem) -> RowStatistics:
+    """Measure all rows."""
+    plain = _is_plain(problem)
+    statistics = _operators.statistics_now if plain else _operators.attention_statistics
+    return RowStatistics(*statistics(*_logits(problem), *_settings(problem)))
+
+
+def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return entropy and variance of all rows at the inverse temperature beta."""
+    beta = torch.as_tensor(beta, dtype=problem.statistics_dtype).broadcast_to(problem.rows)
+    entropy, variance, *_ = _operators.attention_tempered(
+        *_logits(problem), beta, *_settings(problem)
+    )
+    return entropy, variance
+
+
+def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Attend at the inverse temperature beta."""
+    results = _attention(problem, beta, Form.GIVEN, _NONE, False)
+    output, maximum, relative = results[0], results[1], results[6]
+    if not log_mass:
+        return output, None
+    return output, torch.where(maximum == 0, 0.0, beta * maximum) + relative
+
+
+def fused(
     problem: Problem, policy: Policy, detach_temperature: bool
 ) -> tuple[Tensor, RowStatistics]:
-    """Output and statistics of all rows."""
+    """Measure and attend in one pass, at the temperature of a policy with a closed form."""
+    form, table = table_of(policy, problem.query.shape[1])
+    output, *statistics = _attention(problem, None, form, table, detach_temperature)[:5]
+    return output, RowStatistics(*statistics)
+
+
+def _attention(
+    problem: Problem, beta: Tensor | None, form: Form, table: Tensor, detach_temperature: bool
+) -> tuple[Tensor, ...]:
     assert problem.value is not None
-    form, beta = form_of(policy), None
-    if form == Form.GIVEN:
-        with torch.no_grad():
-            measured = measure(problem)
-            beta = policy.over_queries().inverse_temperature(measured)
-            beta = torch.as_tensor(beta, dtype=measured.mass.dtype).broadcast_to(problem.rows)
-            beta = torch.where(measured.count == 0, 1.0, beta)
-    attention = _operators.attention_now if _is_plain(problem) else _operators.attention
-    output, maximum, mass, moment, count, _, _ = attention(
+    operator = _operators.attention_now if _is_plain(problem) else _operators.attention
+    results: tuple[Tensor, ...] = operator(
         problem.query,
         problem.key,
         problem.value,
         problem.mask,
         problem.sink,
         beta,
-        parameters_of(policy, problem.query.shape[1]),
+        table,
         int(form),
         detach_temperature,
         *_settings(problem),
     )
-    return output, RowStatistics(maximum, mass, moment, count)
+    return results
 
 
-def measure(problem: Problem) -> RowStatistics:
-    """Statistics of all rows."""
-    plain = _is_plain(problem)
-    statistics = _operators.statistics_now if plain else _operators.attention_statistics
-    return RowStatistics(
-        *statistics(problem.query, problem.key, problem.mask, problem.sink, *_settings(problem))
-    )
+def _logits(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """What determines the logits; a sink that stands apart is none of them."""
+    sink = problem.sink if problem.sink_counted else None
+    return problem.query, problem.key, problem.mask, sink
 
 
 def _is_plain(problem: Problem) -> bool:
-    """Whether nobody watches: no gradient, compilation, transform or mode, only numbers.
+    """Whether nothing observes the call: no gradient, compilation, transform or mode.
 
-    Then the kernels are called directly: the way through the dispatcher takes longer than a short
-    decoding step.
+    Then the kernels are called directly: the dispatcher takes longer than a short decoding step.
     """
     return not (
         torch.compiler.is_compiling()
@@ -99,4 +120,4 @@ def _settings(problem: Problem) -> tuple[float, float, int, int, int, bool]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _unavailable() -> str | None:
-    return _build.failure()
+    return _build.unavailable()

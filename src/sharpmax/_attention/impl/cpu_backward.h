@@ -1,7 +1,7 @@
 // Gradients. The logits are computed again, a tile of rows and keys at a time, so that memory stays linear. With p = softmax(beta e),
-// p0 = softmax(e), dp_j = dO · v_j and D = dO · O, the gradient of a logit is
-//   beta p_j (dp_j - D)  +  c0 p0_j (e_j - mu0)  +  c1 p_j (e_j - mu1),
-// the last two (gradients that reach the row through its statistics) only where their coefficients are given.
+// d_j = e_j - maximum, dp_j = dO · v_j, D = dO · O - dlogmass, the gradient of a logit is
+//   beta p_j (dp_j - D)  +  exp(d_j) (a0 + c0 d_j)  +  p_j (a1 + c1 d_j),
+// the last two (gradients that reach the row through its statistics) only if their coefficients are given.
 #pragma once
 
 #include <vector>
@@ -10,9 +10,9 @@
 
 namespace sharpmax {
 
-// What the backward pass knows of each row, [batch, head, row]; null where absent.
+// What the backward pass knows of each row, [batch, head, row]; null if absent. Of each pair (a, c) both or none are given.
 template <class T> struct RowInputs {
-  const T *beta, *logmass, *maximum, *mass, *c0, *mu0, *c1, *mu1;
+  const T *beta, *logmass, *maximum, *of_logmass, *a0, *c0, *a1, *c1; // of_logmass: dL/dlogmass
 };
 
 template <class T> struct RowTerms {
@@ -20,7 +20,7 @@ template <class T> struct RowTerms {
   alignas(64) T logmass[capacity]; // a weight is exp(factor * (e - anchor) - logmass)
   alignas(64) T inner[capacity];   // D
   alignas(64) T slope[capacity];   // beta, or zero where it is infinite: nothing flows back through a hard choice
-  alignas(64) T c0[capacity], shift0[capacity], c1[capacity], shift1[capacity]; // c0 over the mass; mu - maximum
+  alignas(64) T a0[capacity], c0[capacity], a1[capacity], c1[capacity];
 };
 
 template <class T> struct BackwardPanel {
@@ -53,7 +53,7 @@ inline void prepare_terms(
   const int64_t stride = padded<T>(problem.value_width);
   for (int r = 0; r < panel.stride(); ++r) {
     terms.logmass[r] = terms.inner[r] = terms.slope[r] = 0;
-    terms.c0[r] = terms.shift0[r] = terms.c1[r] = terms.shift1[r] = 0;
+    terms.a0[r] = terms.c0[r] = terms.a1[r] = terms.c1[r] = 0;
     panel.beta[r] = 1;
     if (r >= panel.rows) continue;
     const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
@@ -63,18 +63,19 @@ inline void prepare_terms(
     double inner = 0;
     for (int64_t c = 0; c < problem.value_width; ++c)
       inner += static_cast<double>(scratch[c]) * static_cast<double>(state.upstream[r * stride + c]);
+    if (inputs.of_logmass) inner -= inputs.of_logmass[at];
     terms.inner[r] = static_cast<T>(inner);
     if (panel.maximum[r] == -kInfinity<T>) continue; // no keys: weights are zero and stay so
     panel.beta[r] = inputs.beta[at];
     terms.logmass[r] = inputs.logmass[at];
     terms.slope[r] = std::isinf(panel.beta[r]) ? T(0) : panel.beta[r];
     if (inputs.c0) {
-      terms.c0[r] = inputs.c0[at] / inputs.mass[at];
-      terms.shift0[r] = inputs.mu0[at] - panel.maximum[r];
+      terms.a0[r] = inputs.a0[at];
+      terms.c0[r] = inputs.c0[at];
     }
     if (inputs.c1) {
+      terms.a1[r] = inputs.a1[at];
       terms.c1[r] = inputs.c1[at];
-      terms.shift1[r] = inputs.mu1[at] - panel.maximum[r];
     }
   }
   prepare_weights(panel);
@@ -123,8 +124,8 @@ inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile
       if constexpr (extra) {
         // Finite even where a key is hidden: its weight is zero, and zero times this must be zero.
         const V distance = larger(V::splat(T(-1e9)), raw);
-        gradient += V::load(terms.c0 + at) * (exp_nonpositive(raw) * (distance - V::load(terms.shift0 + at)));
-        gradient += V::load(terms.c1 + at) * (weight * (distance - V::load(terms.shift1 + at)));
+        gradient += exp_nonpositive(raw) * (V::load(terms.c0 + at) * distance + V::load(terms.a0 + at));
+        gradient += weight * (V::load(terms.c1 + at) * distance + V::load(terms.a1 + at));
       }
       weight.store(weights + place);
       gradient.store(tile + place);
@@ -325,8 +326,8 @@ template <class T> struct Backward {
     const double distance = sink - maximum, factor = panel.factor[r];
     const double weight = std::exp((distance == 0 ? 0 : factor * distance) - terms.logmass[r]);
     double gradient = -static_cast<double>(terms.slope[r]) * weight * inner;
-    gradient += terms.c0[r] * std::exp(distance) * (distance - terms.shift0[r]);
-    gradient += terms.c1[r] * weight * (distance - terms.shift1[r]);
+    gradient += std::exp(distance) * (terms.a0[r] + terms.c0[r] * distance);
+    gradient += weight * (terms.a1[r] + terms.c1[r] * distance);
     return static_cast<T>(gradient);
   }
 

@@ -1,4 +1,4 @@
-"""The specification: short, materialised, quadratic in memory, on any device."""
+"""Specify attention: short, with materialised weights, on any device."""
 
 from __future__ import annotations
 
@@ -13,33 +13,42 @@ from sharpmax.normalisers import Normaliser
 from sharpmax.policies import Policy
 
 
-def unsupported(problem: Problem, policy: Policy | None, detach_temperature: bool) -> str | None:
-    """The specification serves everything."""
+def unsupported(problem: Problem, policy: Policy | None) -> str | None:
+    """Serve everything."""
     return None
 
 
-def attend(
-    problem: Problem, policy: Policy, detach_temperature: bool
-) -> tuple[Tensor, RowStatistics]:
-    """Output and statistics of all rows."""
-    rows = Rows(*logits_and_visibility(problem))
-    beta = policy.over_queries().of_rows(rows)
-    if detach_temperature:
-        beta = beta.detach()
+def measure(problem: Problem) -> RowStatistics:
+    """Measure all rows."""
+    return rows_of(problem).statistics
+
+
+def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return entropy and variance of all rows at the inverse temperature beta."""
+    return rows_of(problem).tempered(beta)
+
+
+def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Attend at the inverse temperature beta."""
+    rows = rows_of(problem)
     weights = rows.weights(beta)
-    if problem.sink is not None:
-        weights = (
-            weights[..., :-1] if problem.sink_counted else weights * _kept(problem, rows, beta)
-        )
-    return _mixed(problem, weights), RowStatistics(*(entry.detach() for entry in rows.statistics))
+    mass = rows.logsumexp(beta)
+    if problem.sink is not None and problem.sink_counted:
+        weights = weights[..., :-1]
+    elif problem.sink is not None:
+        # The keys keep z / (z + exp(sink)), where z = sum exp(beta e).
+        sink = problem.sink.to(mass.dtype)[:, None]
+        weights = weights * torch.sigmoid(mass - sink)[..., None]
+        mass = torch.logaddexp(mass, sink)
+    return _mixed(problem, weights), mass if log_mass else None
 
 
 def attend_normalised(problem: Problem, normaliser: Normaliser) -> Tensor:
-    """Output of all rows, with weights from a normaliser; this implementation alone does it."""
+    """Attend with the weights of a normaliser. No other implementation does this."""
     if type(normaliser).forward is Normaliser.forward:
         logits, _, visible = logits_and_visibility(problem, normaliser.logits)
         return _mixed(problem, normaliser.weights(logits, visible))
-    # Its weights come from more than logits, so that there is nothing for a bias to be added to.
+    # Such a normaliser makes weights from more than logits: there is nothing to add a bias to.
     name = type(normaliser).__name__
     if problem.softcap:
         raise NotImplementedError(f"softcap: normaliser {name} has no logits to cap")
@@ -50,9 +59,9 @@ def attend_normalised(problem: Problem, normaliser: Normaliser) -> Tensor:
     return _mixed(problem, normaliser(query, key, scale=problem.scale, visible=visible))
 
 
-def measure(problem: Problem) -> RowStatistics:
-    """Statistics of all rows."""
-    return Rows(*logits_and_visibility(problem)).statistics
+def rows_of(problem: Problem) -> Rows:
+    """Return the rows of logits, ready to be weighed at any temperature."""
+    return Rows(*logits_and_visibility(problem))
 
 
 def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -60,13 +69,13 @@ def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
 
 
 def _promoted(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Query and key in the dtype of statistics, with as many heads of keys as of queries."""
+    """Query and key in the dtype of statistics, with as many key heads as query heads."""
     query, key = (tensor.to(problem.statistics_dtype) for tensor in (problem.query, problem.key))
     return query, key.repeat_interleave(problem.group, dim=1)
 
 
 def _bias_and_visibility(problem: Problem) -> tuple[Tensor | None, Tensor]:
-    """What is added to the logits, and what is visible of [batch, heads, queries, keys]."""
+    """What is added to the logits, and which of [batch, heads, queries, keys] are visible."""
     shape = (*problem.rows, problem.key.shape[2])
     visible = torch.ones(shape, dtype=torch.bool, device=problem.query.device)
     if (window := problem.in_window()) is not None:
@@ -82,7 +91,10 @@ def _bias_and_visibility(problem: Problem) -> tuple[Tensor | None, Tensor]:
 def logits_and_visibility(
     problem: Problem, product: Callable[[Tensor, Tensor, float], Tensor] = _product
 ) -> tuple[Tensor, int, Tensor]:
-    """Logits [batch, heads, queries, keys] and what is visible of them; a counted sink is a key."""
+    """Return the arguments of `Rows`: logits, the axis of keys, and visibility.
+
+    A sink that counts is one more key.
+    """
     logits = product(*_promoted(problem), problem.scale)
     if problem.softcap:
         logits = problem.softcap * torch.tanh(logits / problem.softcap)
@@ -96,15 +108,8 @@ def logits_and_visibility(
     return logits, -1, visible
 
 
-def _kept(problem: Problem, rows: Rows, beta: Tensor) -> Tensor:
-    """What keys keep beside a sink that is apart: z / (z + exp(sink)), z = sum exp(beta e)."""
-    assert problem.sink is not None
-    sink = problem.sink.to(beta.dtype)[:, None]
-    return torch.sigmoid(rows.logsumexp(beta) - sink)[..., None]
-
-
 def _mixed(problem: Problem, weights: Tensor) -> Tensor:
-    """The values, in the proportion of the weights."""
+    """The weighted sum of the values, after dropout."""
     assert problem.value is not None
     if problem.dropout:
         weights = torch.nn.functional.dropout(weights, problem.dropout)
