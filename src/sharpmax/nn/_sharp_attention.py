@@ -1,4 +1,4 @@
-"""Multi-head attention with a temperature policy, in the place of PyTorch's own."""
+"""Provide multi-head attention with a temperature policy, as a module."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from sharpmax.policies import Identity, Policy
 
 
 class SharpAttention(nn.MultiheadAttention):
-    """`torch.nn.MultiheadAttention` whose rows are as sharp as a policy says.
+    """`torch.nn.MultiheadAttention` with the inverse temperature that a policy gives each row.
 
-    The arguments, the call and the names of the weights are those of PyTorch's module, so that
-    weights can be exchanged between the two. Four things are added:
+    The arguments, the call and the names of the weights are those of PyTorch's module, so the two
+    can exchange weights. Four arguments are added:
 
     Args:
         embed_dim: width of the model.
         num_heads: number of heads.
-        policy: gives the inverse temperature of a row; a parameter with one axis has an entry a
-            head. It may be replaced at any time.
-        detach_temperature: hold the inverse temperature constant in differentiation.
+        policy: gives the inverse temperature of each row; a parameter with one axis has one entry
+            per head. The parameters of a `LearnedPolicy` are parameters of this module. You can
+            replace it at any time.
+        detach_temperature: treat the inverse temperature as a constant in differentiation.
         impl: as in `sharpmax.attention`.
         normaliser: makes the weights from the logits instead of softmax (`sharpmax.normalisers`),
-            in the place of a policy; its parameters are parameters of this module. Not one that
-            makes a map of weights from two of logits.
+            in place of a policy; its parameters are parameters of this module. It must have one map
+            per head.
         **kwargs: everything else that `torch.nn.MultiheadAttention` takes.
 
     As in PyTorch, True in a boolean mask of this module means *hidden* (the opposite of
@@ -61,15 +62,20 @@ class SharpAttention(nn.MultiheadAttention):
     ) -> None:
         super().__init__(embed_dim, num_heads, *args, **kwargs)
         if normaliser is not None and normaliser.maps != 1:
-            raise ValueError(f"normaliser: expected one with a map a head, got {normaliser!r}")
+            raise ValueError(f"normaliser: expected one with one map per head, got {normaliser!r}")
         self.policy = Identity() if policy is None else policy
         self.normaliser = normaliser
         self.detach_temperature = detach_temperature
         self.impl: Implementation = impl
         self._packed = self._qkv_same_embed_dim
-        # The encoder layers of PyTorch have a fast path that reads the weights of this module and
-        # never calls it, so the policy would be left out in silence. This flag keeps them off it.
+        # PyTorch's encoder layers have a fast path that reads the weights of this module without
+        # calling it, which would silently skip the policy. This flag keeps them off it.
         self._qkv_same_embed_dim = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "policy" and name in self.__dict__.get("_modules", {}):
+            del self._modules[name]  # a learned policy may be replaced by one that is not a module
+        super().__setattr__(name, value)
 
     def forward(
         self,
@@ -82,7 +88,7 @@ class SharpAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend; the arguments are those of `torch.nn.MultiheadAttention.forward`.
+        """Attend. The arguments are those of `torch.nn.MultiheadAttention.forward`.
 
         Returns:
             The output, and the weights if asked for, averaged over heads or not.
@@ -91,7 +97,9 @@ class SharpAttention(nn.MultiheadAttention):
             ValueError: if `is_causal` comes without `attn_mask`, as in PyTorch.
         """
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal: expected attn_mask with it, as a hint alone, got None")
+            raise ValueError(
+                "is_causal: expected attn_mask with it, since it is only a hint, got None"
+            )
         batched = query.ndim == 3
         if not batched:
             query, key, value = (x.unsqueeze(1) for x in (query, key, value))
@@ -101,7 +109,7 @@ class SharpAttention(nn.MultiheadAttention):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
 
         query, key, value = self._project(query, key, value)
-        # The causal hint is taken only where nothing else has to be in the mask.
+        # The causal hint replaces the mask only if nothing else has to be in the mask.
         hint = is_causal and key_padding_mask is None and key.shape == query.shape
         mask = None if hint else self._mask(query, key, key_padding_mask, attn_mask)
         arguments: dict[str, Any] = {
@@ -122,7 +130,7 @@ class SharpAttention(nn.MultiheadAttention):
         return (output.transpose(0, 1) if self.batch_first else output), weights
 
     def _project(self, *inputs: Tensor) -> list[Tensor]:
-        """Inputs [length, batch, width] to heads [batch, heads, length, width of a head]."""
+        """Inputs [length, batch, width] to heads [batch, heads, length, width per head]."""
         if self._packed:
             matrices = self.in_proj_weight.chunk(3)
         else:
@@ -149,7 +157,7 @@ class SharpAttention(nn.MultiheadAttention):
         key_padding_mask: Tensor | None,
         attn_mask: Tensor | None,
     ) -> Tensor | None:
-        """Both masks of the module as one of `sharpmax.attention`; added keys are visible."""
+        """Both masks of the module as one attn_mask; added keys are visible."""
         combined: Tensor | None = None
         batch, heads = query.shape[:2]
         for mask in (key_padding_mask, attn_mask):
@@ -167,7 +175,7 @@ class SharpAttention(nn.MultiheadAttention):
     def _weights(
         self, query: Tensor, key: Tensor, arguments: dict[str, Any], average: bool
     ) -> Tensor:
-        """The weights before dropout: the attention of values that are the unit vectors of keys."""
+        """The weights before dropout: attention with unit vectors as values."""
         arguments = arguments | {"dropout_p": 0.0}
         units = torch.eye(key.shape[2], dtype=key.dtype, device=key.device)
         units = units.expand(*key.shape[:2], -1, -1)
@@ -176,7 +184,7 @@ class SharpAttention(nn.MultiheadAttention):
 
 
 def _both(first: Tensor, second: Tensor) -> Tensor:
-    """Two masks as one: booleans as they are, otherwise added up, with what is hidden at -inf."""
+    """Two masks as one: both boolean, or both added, with -inf for hidden keys."""
     if first.dtype == second.dtype == torch.bool:
         return first & second
     dtype = second.dtype if first.dtype == torch.bool else first.dtype

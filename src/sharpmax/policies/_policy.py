@@ -85,9 +85,10 @@ class Policy(ABC):
     neutral: ClassVar[Neutral | None] = None
     """The parameter value that switches the policy off, or None if there is none."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, register: bool = True, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _registry[cls.__name__] = cls
+        if register:  # so that `from_dict` finds it
+            _registry[cls.__name__] = cls
         if "inverse_temperature" in cls.__dict__ and "kernel_form" not in cls.__dict__:
             # A subclass that changes the rule no longer has the form of its parent.
             cls.kernel_form = Policy.kernel_form  # type: ignore[method-assign]
@@ -124,6 +125,10 @@ class Policy(ABC):
         A form only makes the policy faster. It must give the same beta as `inverse_temperature`.
         """
         return None
+
+    def current(self) -> Policy:
+        """Return the policy to evaluate now: itself, unless its parameters are learned."""
+        return self
 
     @property
     def entropy_range(self) -> EntropyRange:
