@@ -242,6 +242,8 @@ def check(
         raise ValueError(f"window: expected at least 1, got {window}")
     if sink is not None:
         _check_sink(sink, query)
+        # Once, so that gradients of the primitives add up before they are rounded.
+        sink = sink.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if attn_mask is not None:
         attn_mask = _check_mask(attn_mask, query, (batch, heads, queries, keys))
 

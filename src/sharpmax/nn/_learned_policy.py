@@ -26,8 +26,9 @@ class LearnedPolicy(nn.Module, Policy, register=False):
     the policy's parameters, and move with `.to(device)`. It is also a policy: pass it to
     `sharpmax.attention`, `sharpmax.nn.SharpAttention` or `sharpmax.sharpen`.
 
-    Parameters stay within the bounds of the policy: values beyond a bound are used as if they were
-    at the bound, and get a gradient only if it leads back. A policy with further conditions, such
+    The policy stays within the bounds of its parameters: a value beyond a bound acts as if it were
+    at the bound, and still gets a gradient, so that it can come back. `project_` moves such values
+    to the bound; call it after each step of the optimizer. A policy with further conditions, such
     as increasing knots, checks them in `freeze`.
 
     Args:
@@ -78,9 +79,17 @@ class LearnedPolicy(nn.Module, Policy, register=False):
 
     def current(self) -> Policy:
         """Return the policy with the present parameters, through which gradients flow."""
-        bounded: Any = _Bounded.apply
-        values = {name: bounded(x, self._lowest[name]) for name, x in self._learned()}
+        # The value is clamped, the gradient is not.
+        values = {
+            name: x + (x.clamp(min=self._lowest[name]) - x).detach() for name, x in self._learned()
+        }
         return self._start._changed(values)
+
+    @torch.no_grad()
+    def project_(self) -> None:
+        """Move parameters that are beyond a bound to the bound, in place."""
+        for name, x in self._learned():
+            x.clamp_(min=self._lowest[name])
 
     def freeze(self) -> Policy:
         """Return a policy with the learned numbers, apart from this module.
@@ -115,6 +124,9 @@ class LearnedPolicy(nn.Module, Policy, register=False):
     def per_head(self) -> dict[str, Array]:
         return self.current().per_head()
 
+    def check_heads(self, count: int) -> None:
+        self.current().check_heads(count)
+
     def over_queries(self) -> Policy:  # type: ignore[override]
         return self.current().over_queries()
 
@@ -144,20 +156,3 @@ class LearnedPolicy(nn.Module, Policy, register=False):
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
-
-
-class _Bounded(torch.autograd.Function):
-    """A clamp at a lower bound whose gradient also passes from beyond it, if it leads back."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, lowest: float) -> Tensor:
-        ctx.save_for_backward(values)
-        ctx.lowest = lowest
-        return values.clamp(min=lowest)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (values,) = ctx.saved_tensors
-        (gradient,) = gradients
-        # A descent step goes against the gradient.
-        return torch.where((values > ctx.lowest) | (gradient < 0), gradient, 0.0), None
