@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import sharpmax
+from sharpmax import policies
 from sharpmax.nn import SharpAttention
 from sharpmax.normalisers import (
     ASEntmax,
@@ -30,7 +31,7 @@ from sharpmax.normalisers import (
     StickBreaking,
     TopK,
 )
-from sharpmax.policies import Exponential, Identity, LogLength
+from sharpmax.policies import Exponential, Identity
 
 HEADS, WIDTH, KEYS = 4, 8, 9
 
@@ -199,7 +200,7 @@ def test_dropout() -> None:
     assert 0.2 < kept.sum() / (plain > 0).sum() < 0.8
 
 
-@pytest.mark.parametrize("policy", [Exponential(1.0), LogLength(train_length=4)])
+@pytest.mark.parametrize("policy", [Exponential(1.0), policies.LogLength(train_length=4)])
 def test_softmax_is_attention_with_the_policy(policy: Any) -> None:
     query, key, value = tensors(Softmax())
     for given in (None, Identity()):
