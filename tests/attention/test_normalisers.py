@@ -259,5 +259,5 @@ def test_in_the_layer() -> None:
     softmax = SharpAttention(16, HEADS, normaliser=Softmax(), batch_first=True)
     softmax.load_state_dict(plain.state_dict())
     torch.testing.assert_close(softmax(x, x, x)[0], plain(x, x, x)[0])
-    with pytest.raises(ValueError, match="normaliser: expected one with a map a head"):
+    with pytest.raises(ValueError, match="normaliser: expected one with one map per head"):
         SharpAttention(16, HEADS, normaliser=Differential(2))
