@@ -1,8 +1,8 @@
-"""Why a head errs: its logit is a slope times the priority, plus something that its class adds.
+"""Explain the errors of a head: its logit is a slope times the priority plus a class offset.
 
-Near the top, where errors are made, the logit of an item of class c is close to
-slope * (priority + offset_c). Hard attention then takes the item with the largest sum, and is wrong
-wherever two classes differ in offset by more than the two best priorities do: by about 1 / n.
+Near the top, where errors occur, the logit of an item of class c is close to
+slope * (priority + offset_c). Hard attention takes the item with the largest sum, and fails if two
+classes differ in their offsets by more than the two highest priorities differ: by about 1 / n.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = ["KIND", "Anatomy", "dissect", "load_anatomy"]
 
 KIND = "max-retrieval anatomy, format 1"
 
-# The part of the priorities that is looked at, and the queries that are asked.
+# Lowest priority of the fit; number of priorities and queries.
 _TOP = 0.99
 _PLACES, _QUERIES = 33, 16
-# The highest priorities of a set, which alone can win.
+# Only the highest priorities of a set can win.
 _BEST = 256
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What the logits of a head are made of.
+    """Slope and offsets of the logits of a head.
 
     Attributes:
-        slope: Logit by priority, near the top.
-        offsets: What each class adds, in units of priority; their mean is 0.
+        slope: Derivative of the logit by the priority, near the top.
+        offsets: Contribution of each class, in units of priority; their mean is 0.
     """
 
     slope: float
@@ -49,12 +49,12 @@ class Anatomy:
         return float(np.std(self.offsets))
 
     def predicted_accuracy(self, n: int, sets: int = 20_000, seed: int = 0) -> float:
-        """How often hard attention finds the right class, if offsets were all that is wrong.
+        """Predict the accuracy of hard attention if the offsets are the only error.
 
         Args:
             n: Items in a set.
-            sets: How many sets are drawn.
-            seed: Of the drawing.
+            sets: Number of sets to draw.
+            seed: Seed of the drawing.
 
         Example:
             >>> Anatomy(100.0, (0.0,) * 10).predicted_accuracy(1000)
@@ -88,7 +88,7 @@ def dissect(heads: Heads) -> Anatomy:
     powers = torch.from_numpy(np.vander(places - 1, 2))
     lines = torch.linalg.lstsq(powers, logits.reshape(-1, _PLACES).mT).solution
     slopes, heights = lines.reshape(2, _QUERIES, CLASSES)
-    # Another query may add the same to all classes: that is no offset.
+    # A query may add the same to all classes: that is not an offset.
     offsets = ((heights - heights.mean(-1, keepdim=True)) / slopes.mean()).mean(0)
     return Anatomy(float(slopes.mean()), tuple(offsets.tolist()))
 
@@ -97,13 +97,13 @@ def load_anatomy(path: str | Path) -> dict[str, Any]:
     """Read what `Study.dissect` wrote.
 
     Raises:
-        DamagedFileError: The file is cut off, was edited, or is none of ours.
+        DamagedFileError: The file is truncated, was edited, or is another kind of file.
     """
     return read_sealed(path, KIND)
 
 
 def _highest(rng: np.random.Generator, sets: int, n: int) -> NDArray[np.float64]:
-    """The highest of n uniform priorities, from high to low, without drawing all of them."""
+    """Draw the highest of n uniform priorities in descending order, without drawing all."""
     count = min(n, _BEST)
     # The largest of m uniform numbers is distributed like u^(1/m), and the rest lie below it.
     steps = rng.random((sets, count)) ** (1 / (n - np.arange(count)))

@@ -1,4 +1,4 @@
-"""How often heads are right, at any number of items, on the same sets for all of them."""
+"""Measure the accuracy of heads at any number of items, on the same sets for all of them."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ __all__ = [
 ]
 
 Weigh = Callable[[Tensor, int], Tensor]
-"""Logits [sets, items] and the number of items n to weights of the shape of the logits.
+"""Turns logits [sets, items] and the number of items n into weights of the same shape.
 
-There may be fewer logits than n: those of items that cannot matter are left out."""
+There may be fewer logits than n: items that cannot matter are left out."""
 
 NOTHING = 80.0
 """exp(-80) of a million items is far below the rounding of a sum of one."""
 
 # First numbers of the seeds of random streams; trainings use others.
 _TEST, _UNLABELLED = 1001, 1002
-# Test sets are drawn this many items at a time; another number would give other sets.
+# Items drawn at a time; another number would give other test sets.
 _DRAWN = 8192
 # Items whose hidden layers are in memory at a time.
 _ITEMS = 16384
 
 
 def number_of_sets(n: int) -> int:
-    """How many sets a size is tested on in a full run: 4,096 up to n = 1,024, and 1,024 above."""
+    """Return the number of test sets of a full run: 4,096 up to n = 1,024, and 1,024 above."""
     return 4096 if n <= 1024 else 1024
 
 
 def test_sets(n: int, sets: int) -> Iterator[Sets]:
-    """The test sets of a size, a few at a time: the same for every head and every method.
+    """Yield the test sets of a size, a few at a time: the same for every head and every method.
 
     Args:
         n: Items in a set.
-        sets: Number of sets in all.
+        sets: Total number of sets.
     """
     few = max(1, _DRAWN // n)
     for number, start in enumerate(range(0, sets, few)):
@@ -60,7 +60,7 @@ test_sets.__test__ = False  # type: ignore[attr-defined]
 
 
 class Answering(Protocol):
-    """Something that answers sets, with weights made in one of several ways."""
+    """Answers sets, with weights made in one of several ways."""
 
     def logits(self, sets: Sets) -> Tensor:
         """Logits of the items, [sets, items]."""
@@ -70,10 +70,10 @@ class Answering(Protocol):
 
 
 class Streamed:
-    """A head whose items stream: an item's logit and weights are kept, not its hidden layer.
+    """A head whose items stream: logits and weights of items are kept, not their hidden layers.
 
     Args:
-        heads: A stack of one, whose logits are one map of products.
+        heads: A stack of one, whose logits are plain products.
     """
 
     def __init__(self, heads: Heads) -> None:
@@ -91,7 +91,7 @@ class Streamed:
         priorities, classes, queries = _tensors(sets)
         blocks = [slice(at, at + _ITEMS) for at in range(0, priorities.shape[1], _ITEMS)]
 
-        # One block is kept; of several, each is made again for the mixture.
+        # A single block is kept; several blocks are computed again for the mixture.
         @functools.lru_cache(maxsize=1)
         def hidden(number: int) -> Tensor:
             block = blocks[number]
@@ -116,10 +116,10 @@ class Streamed:
 
 
 def _that_matter(logits: Tensor) -> Tensor:
-    """Indices of the items whose weights single precision can tell from nothing, by row.
+    """Return the indices of the items whose weights are not negligible in single precision, by row.
 
-    The rest are so far below the largest logit that all of them together would add nothing, with
-    any inverse temperature of at least 1.
+    The rest are so far below the largest logit that even their sum would add nothing, with any
+    inverse temperature of at least 1.
     """
     largest = logits.amax(-1, keepdim=True)
     most = int((logits > largest - NOTHING).sum(-1).max())
@@ -129,12 +129,12 @@ def _that_matter(logits: Tensor) -> Tensor:
 def accuracy(
     head: Answering, weighs: Mapping[str, Sequence[Weigh]], n: int, sets: int
 ) -> dict[str, float]:
-    """Share of the test sets that a head answers right, with other weights of the same logits.
+    """Return the accuracy of a head on the test sets, with other weights of the same logits.
 
     Args:
         head: Answers sets.
-        weighs: By name, ways to make weights of logits. Where there are several under a name, a set
-            counts as right if it is right with one of them.
+        weighs: By name, ways to turn logits into weights. If a name has several, a set counts as
+            correct if one of them gives the right answer.
         n: Items in a set.
         sets: Number of test sets.
 
@@ -154,7 +154,7 @@ def accuracy(
 
 
 def accuracy_as_trained(heads: Heads, n: int, sets: int) -> float:
-    """Share of the test sets that a head answers right, with the weights that it was trained with.
+    """Return the accuracy of a head on the test sets, with the method that it was trained with.
 
     Args:
         heads: A stack of one.
@@ -171,7 +171,7 @@ def accuracy_as_trained(heads: Heads, n: int, sets: int) -> float:
 
 
 def unlabelled_sets(n: int, sets: int = 2048) -> Sets:
-    """Sets for calibration, apart from those of training and test; their labels are not used.
+    """Return sets for calibration, separate from training and test; their labels are not used.
 
     Args:
         n: Items in a set.

@@ -1,4 +1,4 @@
-"""The paper's model for max retrieval, many seeds at a time."""
+"""The model of the paper for max retrieval, many seeds at a time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Heads"]
 
 
 class Heads(nn.Module):
-    """A stack of independent models, one a seed, each a single attention head between three MLPs.
+    """A stack of independent models, one per seed, each a single attention head between three MLPs.
 
-    Two-layer MLPs with GELU read the items, [priority, class], and the query; a head with
-    projections Q, K and V looks from the query at the items; a two-layer MLP turns what it brings
-    into the scores of the classes. Every weight has a first axis over seeds, and nothing mixes
-    seeds: what a seed learns does not depend on its company.
+    Two-layer MLPs with GELU encode the items, [priority, class], and the query; a head with
+    projections Q, K and V attends from the query to the items; a two-layer MLP turns its output
+    into scores of the classes. The first axis of every weight runs over seeds, and nothing mixes
+    seeds.
 
     The last layer of the items' MLP, K and V are linear, so with one query they are applied to the
     query, e_i = (Q y)·(K W h_i) = (W' K' Q y)·h_i, and to the mixture, sum_i a_i V W h_i =
@@ -30,9 +30,9 @@ class Heads(nn.Module):
     change neither the weights nor what the output's MLP can express.
 
     Args:
-        seeds: A seed for each model of the stack.
-        normaliser: Makes weights of logits, with the models of the stack on the axis of its heads.
-            None is softmax.
+        seeds: One seed per model of the stack.
+        normaliser: Turns logits into weights, with the models of the stack as its heads; None is
+            softmax.
         width: Width of all layers.
     """
 
@@ -69,7 +69,7 @@ class Heads(nn.Module):
         self.output_out_bias = bias(CLASSES)
 
     def hidden(self, priorities: Tensor, classes: Tensor) -> Tensor:
-        """What the first layer makes of the items: [seeds, sets, items, width].
+        """Return the first layer of the items: [seeds, sets, items, width].
 
         Args:
             priorities: [seeds or 1, sets, items].
@@ -77,7 +77,7 @@ class Heads(nn.Module):
         """
         sets, items = priorities.shape[-2:]
         if not torch.is_grad_enabled() and len(self.seeds) == 1:
-            # Faster, but its derivative would not be.
+            # Faster, but its derivative is not.
             of_class = F.embedding(classes[0].long(), self.class_weight[0] + self.items_bias[0])
             of_class.addcmul_(priorities[0].unsqueeze(-1), self.priority_weight[0])
             return F.gelu(of_class).unsqueeze(0)
@@ -90,7 +90,7 @@ class Heads(nn.Module):
         return hidden.reshape(len(self.seeds), sets, items, self.width)
 
     def probes(self, queries: Tensor) -> Tensor:
-        """What the logits are the product of hidden items with: [seeds, sets, maps, width].
+        """Return the vectors that are multiplied with hidden items: [seeds, sets, maps, width].
 
         Args:
             queries: [seeds or 1, sets].
@@ -104,21 +104,21 @@ class Heads(nn.Module):
         return probes.reshape(stack, -1, maps, self.width) / math.sqrt(self.width)
 
     def logits(self, hidden: Tensor, probes: Tensor) -> Tensor:
-        """Logits of the items, [seeds, sets, maps, items]."""
+        """Return the logits of the items, [seeds, sets, maps, items]."""
         return (hidden.unsqueeze(2) * probes.unsqueeze(3)).sum(-1)
 
     def scores(self, mixture: Tensor) -> Tensor:
-        """Scores of the classes, [seeds, sets, classes].
+        """Return the scores of the classes, [seeds, sets, classes].
 
         Args:
-            mixture: Hidden items, weighted and added: [seeds, sets, width].
+            mixture: Weighted sums of hidden items: [seeds, sets, width].
         """
         value = torch.bmm(torch.bmm(mixture, self.items_out), self.v)
         output = F.gelu(torch.baddbmm(self.output_bias, value, self.output_in))
         return torch.baddbmm(self.output_out_bias, output, self.output_out)
 
     def forward(self, priorities: Tensor, classes: Tensor, queries: Tensor) -> Tensor:
-        """Scores of the classes for sets with one number of items: [seeds, sets, classes]."""
+        """Return the scores of the classes, for sets with the same number of items."""
         hidden = self.hidden(priorities, classes)
         probes = self.probes(queries)
         normaliser = self.normaliser
@@ -126,14 +126,14 @@ class Heads(nn.Module):
             logits = self.logits(hidden, probes).transpose(0, 1)
             weights = normaliser.weights(logits).transpose(0, 1)
         else:
-            # Probes have the scale in them, and the stack is on the axis of the heads.
+            # Probes include the scale, and the stack is the axis of the heads.
             query = probes.transpose(0, 1).flatten(1, 2).unsqueeze(2)
             key = hidden.transpose(0, 1).repeat_interleave(normaliser.maps, 1)
             weights = normaliser(query, key, scale=1.0).transpose(0, 1)
         return self.scores(torch.matmul(weights, hidden).squeeze(2))
 
     def alone(self, index: int) -> Heads:
-        """The model of one seed, as a stack of one.
+        """Return the model of one seed as a stack of one.
 
         Args:
             index: Which of the stack.
@@ -141,7 +141,7 @@ class Heads(nn.Module):
         one = copy.deepcopy(self)
         one.seeds = (self.seeds[index],)
         for module in one.modules():
-            # The stack is the first axis of every parameter, those of a normaliser included.
+            # The stack is the first axis of every parameter, also of a normaliser.
             for name, parameter in module.named_parameters(recurse=False):
                 alone = parameter.detach()[index : index + 1].clone()
                 setattr(module, name, nn.Parameter(alone, requires_grad=parameter.requires_grad))
@@ -151,7 +151,7 @@ class Heads(nn.Module):
 
 
 def _plain(normaliser: Normaliser) -> bool:
-    """Whether weights depend on one map of plain logits alone, which are cheaper to make here."""
+    """Tell whether weights depend on plain logits alone, which are cheaper to compute here."""
     kind = type(normaliser)
     own = kind.forward is not Normaliser.forward or kind.logits is not Normaliser.logits
     return normaliser.maps == 1 and not own

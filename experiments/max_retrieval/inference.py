@@ -1,4 +1,4 @@
-"""The methods that change a trained head at inference alone, calibrated without labels."""
+"""Methods that change a trained head at inference only, calibrated without labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sharpmax.normalisers import Normaliser
 __all__ = ["MAIN", "inference_methods", "reference_entropy"]
 
 MAIN = ("softmax", "paper", "exponential", "hard")
-"""What is tried on every head, in the order of tables."""
+"""Methods tested on every head, in the order of the tables."""
 
 _FIXED = (2, 4, 8, 16, 32, 64)
 _TOP = (2, 4, 16)
@@ -26,16 +26,16 @@ _TOP = (2, 4, 16)
 def inference_methods(
     logits: Tensor, names: Sequence[str] | None = None
 ) -> Mapping[str, Sequence[Weigh]]:
-    """Ways to make weights of the logits of a head, by name, calibrated to it.
+    """Return ways to turn the logits of a head into weights, by name, calibrated to it.
 
     Args:
-        logits: Of the head, on sets without labels of a size where it works: [sets, items].
+        logits: Logits of the head on unlabelled sets of a size where it works: [sets, items].
         names: Which methods; None is all of them.
 
     Returns:
-        For each name one way, but for "oracle" one for each inverse temperature of a grid: a set
-        then counts as right if one of them is. That peeks at the label, and bounds from above what
-        any rule for the temperature can reach on these logits.
+        One way per name; for "oracle", one per inverse temperature of a grid, and a set counts as
+        correct if one of them is. The oracle uses the label and bounds from above what any rule for
+        the temperature can reach on these logits.
     """
     reference = reference_entropy(logits)
     tempered: dict[str, policies.Policy] = {
@@ -62,16 +62,16 @@ def inference_methods(
 
 
 def reference_entropy(logits: Tensor) -> float:
-    """Mean entropy of rows, in nats: how sharp a head is at the size where it works."""
+    """Return the mean entropy of rows in nats, at the size where the head works."""
     return float(sharpmax.entropy(logits).mean())
 
 
 def fitted(logits: Tensor) -> policies.Monotone:
-    """A policy from rows without labels: flattened, a row tells what would have made it sharp.
+    """Fit a policy to unlabelled rows, from the temperature that restores a flattened row.
 
-    A row whose logits are multiplied by u < 1 has a higher entropy, as one of more items has, and
-    the inverse temperature that undoes it is 1/u. Such pairs are fitted by a curve that never
-    falls; above the entropies of flattened rows, it goes on by the exponential law.
+    A row whose logits are multiplied by u < 1 has a higher entropy, like a row of more items, and
+    the inverse temperature 1/u restores it. A monotone curve is fitted to such pairs; above their
+    entropies it continues with the exponential law.
 
     Args:
         logits: Rows at a size where the head works: [sets, items].
@@ -82,7 +82,7 @@ def fitted(logits: Tensor) -> policies.Monotone:
 
 
 class _OfLogits:
-    """A normaliser that does not ask for the number of items."""
+    """A normaliser that ignores the number of items."""
 
     def __init__(self, normaliser: Normaliser) -> None:
         self._normaliser = normaliser

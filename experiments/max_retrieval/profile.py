@@ -1,9 +1,8 @@
-"""A head as what it is on this task: a curve of hidden layers over priorities for each class.
+"""A head in double precision: one curve of hidden layers over priorities per class.
 
-What the items' MLP makes of an item depends on its priority and its class alone, and smoothly on
-the priority. So ten curves, one a class, say everything about a head, and polynomials say it in
-double precision at a fraction of the cost of the MLP: that makes a million items affordable, whose
-largest priorities are closer together than single precision can tell.
+The hidden layer of an item depends only on its class and, smoothly, on its priority. Ten curves
+therefore describe a head, and piecewise polynomials evaluate them in double precision. That makes a
+million items affordable, whose largest priorities single precision cannot distinguish.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ __all__ = ["Profile"]
 
 
 class Profile:
-    """A head in double precision, by piecewise polynomials.
+    """Evaluate a head in double precision by piecewise polynomials.
 
     Args:
-        heads: A stack of one, whose logits are one map of products.
-        class_blind: Take for the logit of an item the mean over all classes that an item of its
-            priority could have. That removes what a class adds to the logit, without labels; it
-            assumes that one knows which feature of an item must not count.
-        intervals: How many pieces [0, 1] is cut into.
-        degree: Of the polynomials. With 128 pieces and degree 7 the error is that of rounding.
+        heads: A stack of one, whose logits are plain products.
+        class_blind: Replace the logit of an item by the mean over all classes at its priority. That
+            removes what a class adds to the logit, without labels; it assumes that you know which
+            feature of an item must not count.
+        intervals: Number of pieces of [0, 1].
+        degree: Degree of the polynomials. With 128 pieces and degree 7 only rounding errors remain.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class Profile:
     ) -> None:
         self._heads = copy.deepcopy(heads).double()
         self._intervals = intervals
-        # In each piece, hidden layers at Chebyshev's points, and the polynomials through them.
+        # In each piece, hidden layers at the Chebyshev points, and the polynomials through them.
         points = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
         starts = np.arange(intervals)[:, None]
         priorities = torch.from_numpy((starts + (points + 1) / 2) / intervals).flatten()
@@ -70,8 +69,8 @@ class Profile:
     def scores(self, ways: Sequence[Weigh], sets: Sets) -> Tensor:
         """Scores of the classes for each way to make weights: [sets, ways, classes].
 
-        A way sees the logits of the items that can matter: items so far below the largest logit
-        that in double precision even all of them together would add nothing are left out.
+        Items so far below the largest logit that even their sum would add nothing in double
+        precision are left out.
         """
         mixtures = []
         with torch.inference_mode():
@@ -90,20 +89,20 @@ class Profile:
             return scores.reshape(len(sets.queries), len(ways), CLASSES)
 
     def _tables(self, queries: NDArray[np.float64]) -> Tensor:
-        """Polynomials of the logit in each cell, for each set: [sets, powers, cells]."""
+        """Return the polynomials of the logit in each cell, for each set: [sets, powers, cells]."""
         probes = self._heads.probes(torch.from_numpy(queries)[None])[0, :, 0]
         return torch.einsum("cpw,sw->spc", self._seen, probes)
 
     def _cells(
         self, priorities: NDArray[np.float64], classes: NDArray[np.uint8]
     ) -> tuple[Tensor, Tensor]:
-        """For each item its class and piece, as one number, and its place in the piece, -1 to 1."""
+        """Return class and piece of each item as one number, and its place in it, -1 to 1."""
         scaled = torch.from_numpy(priorities) * self._intervals
         piece = scaled.long().clamp_(max=self._intervals - 1)
         return torch.from_numpy(classes).long() * self._intervals + piece, 2 * (scaled - piece) - 1
 
     def _matter(self, table: Tensor, cells: Tensor) -> Tensor:
-        """Indices of the items whose logits are not far below the largest."""
+        """Return the indices of the items whose logits are not far below the largest."""
         present = torch.bincount(cells, minlength=table.shape[1]) > 0
         # |sum of c_p t^p| is at most the sum of |c_p| for t in [-1, 1].
         reach = table[1:].abs().sum(0)
@@ -112,7 +111,7 @@ class Profile:
         return near[cells].nonzero().squeeze(-1)
 
     def _mixture(self, weights: Tensor, cells: Tensor, places: Tensor) -> Tensor:
-        """Hidden items, weighted and added, from the moments of the weights in each cell."""
+        """Return the weighted sum of hidden items, from the moments of the weights in each cell."""
         count, powers, _ = self._curves.shape
         moments = torch.empty(powers, count, dtype=weights.dtype)
         for power in range(powers):
@@ -123,7 +122,7 @@ class Profile:
 
 
 def _polynomials(table: Tensor, cells: Tensor, places: Tensor) -> Tensor:
-    """Horner's scheme, with the coefficients [powers, cells] of the cell of each item."""
+    """Apply the Horner scheme with the coefficients [powers, cells] of the cell of each item."""
     value = table[-1][cells]
     for coefficients in table[:-1].flip(0):
         value.mul_(places).add_(coefficients[cells])

@@ -1,8 +1,8 @@
 """Max retrieval: name the class of the item with the highest priority in a set.
 
 An item has a priority, uniform on [0, 1), and one of ten classes. With the items comes a query, one
-number that says nothing. The answer is the class of the item with the highest priority: one item
-out of n decides, so a head that disperses cannot give it.
+number without information. The answer is the class of the item with the highest priority: one item
+out of n decides, so a head that disperses fails.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class NearTies:
-    """Sets whose priorities lie close together, so that small differences have to be told apart.
+    """Sets whose priorities are close together, so that small differences matter.
 
-    A set is drawn close with probability `share`. Its priorities are then uniform in a window whose
-    width is log-uniform between `narrowest` and 1; the window is at the top end, [1 - width, 1),
-    with probability `top`, and anywhere in [0, 1) otherwise.
+    With probability `share`, the priorities of a set are uniform in a window whose width is
+    log-uniform between `narrowest` and 1. The window is at the top end, [1 - width, 1), with
+    probability `top`, and anywhere in [0, 1) otherwise.
 
     Attributes:
-        share: Probability that a set is drawn close.
+        share: Probability that a set has near ties.
         narrowest: Smallest width of a window.
         top: Probability that a window is at the top end.
     """
@@ -46,7 +46,7 @@ class NearTies:
         """Move uniform priorities into windows, in place.
 
         Args:
-            rng: Where the windows come from.
+            rng: Random generator of the windows.
             uniform: Priorities on [0, 1), sets by items.
         """
         sets = (*uniform.shape[:-1], 1)
@@ -63,9 +63,9 @@ class Sets:
 
     Attributes:
         priorities: Priority of each item on [0, 1), sets by items, in double precision: two of a
-            million items are often closer than single precision can tell.
+            million items are often closer than single precision can distinguish.
         classes: Class of each item, 0 to 9, sets by items.
-        queries: A number on [0, 1) for each set, which says nothing.
+        queries: One number on [0, 1) per set, without information.
     """
 
     priorities: NDArray[np.float64]
@@ -74,12 +74,12 @@ class Sets:
 
     @property
     def largest(self) -> NDArray[np.intp]:
-        """Index of the item with the highest priority, a number a set."""
+        """Index of the item with the highest priority, one number per set."""
         return np.asarray(self.priorities.argmax(-1))
 
     @property
     def targets(self) -> NDArray[np.uint8]:
-        """Class of the item with the highest priority, a number a set."""
+        """Class of the item with the highest priority, one number per set."""
         return np.take_along_axis(self.classes, self.largest[..., None], -1)[..., 0]
 
 
@@ -89,9 +89,9 @@ def sample(
     """Draw sets.
 
     Args:
-        rng: Where randomness comes from; the same state gives the same sets.
+        rng: Random generator; the same state gives the same sets.
         shape: Number of sets, or the axes before that of the items.
-        size: Items in a set, at least 1.
+        size: Items per set, at least 1.
         ties: Draw some of the sets with priorities close together; None draws all uniformly.
 
     Returns:
