@@ -1,4 +1,4 @@
-"""Compiles the CPU kernels with AddressSanitizer, or runs them; see sanitize_attention.sh."""
+"""Compile the CPU kernels with AddressSanitizer, or run them; see sanitize_attention.sh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sharpmax._attention.impl import _build
 NAME = "sharpmax_cpu"
 CASES = 1500
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# By policy: the table of parameters.
+# The table of parameters of each form.
 PARAMETERS = (
     [0.0],
     [1.5],
@@ -32,7 +32,6 @@ PARAMETERS = (
 
 
 def compile_with_sanitizer(folder: Path) -> None:
-    """Puts the module, so compiled, into the folder."""
     """Compile the kernels with the sanitizer into `folder`."""
     compiler = _build._compiler()
     if compiler is None:
@@ -57,8 +56,7 @@ def compile_with_sanitizer(folder: Path) -> None:
 
 
 def load(folder: Path) -> ModuleType:
-    """The module that was compiled into the folder."""
-    """Load what was compiled into `folder`."""
+    """Load the module that was compiled into `folder`."""
     specification = importlib.util.spec_from_file_location(NAME, folder / f"{NAME}.so")
     assert specification is not None
     assert specification.loader is not None
@@ -68,7 +66,7 @@ def load(folder: Path) -> ModuleType:
 
 
 def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Random numbers in memory of exactly their size, transposed, or inside a larger tensor."""
+    """Return random numbers that are contiguous, transposed, or inside a larger tensor."""
     batch, heads, length, width = shape
     kind = random.randrange(4)
     if kind == 1:
@@ -81,8 +79,7 @@ def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Tensor | None:
-    """A mask of one of the kinds that kernels tell apart, or none."""
-    """A mask of some kind and layout, or none."""
+    """Return a mask of a random kind and layout, or none."""
     batch, heads, length, keys = shape
     kind = random.randrange(6)
     if kind == 0:
@@ -99,8 +96,7 @@ def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Te
 
 
 def run_case(module: ModuleType) -> None:
-    """Calls every function of the module once, on inputs drawn by chance."""
-    """Every function of the module on one random problem."""
+    """Call every function of the module on one random problem."""
     dtype = random.choice(DTYPES)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     batch, key_heads, group = (
@@ -123,7 +119,7 @@ def run_case(module: ModuleType) -> None:
         mask = mask.clone(memory_format=torch.contiguous_format)
         mask.view(-1)[random.randrange(mask.numel())] = random.choice((math.inf, math.nan))
     sink = torch.randn(heads, dtype=wide) if random.random() < 0.3 else None
-    place: tuple[Any, ...] = (
+    settings: tuple[Any, ...] = (
         width**-0.5,
         random.choice((0.0, 0.0, 5.0)),
         random.choice((-1, -1, 0, 10)),
@@ -134,9 +130,9 @@ def run_case(module: ModuleType) -> None:
     policy = random.randrange(len(PARAMETERS))
     parameters = torch.tensor([PARAMETERS[policy]] * random.choice((1, heads)), dtype=torch.float64)
     beta = torch.rand(batch, heads, length, dtype=wide) + 0.5 if policy == 0 else None
-    module.statistics(query, key, mask, sink, *place)
-    output, maximum, mass, _, _, beta, logmass = module.forward(
-        query, key, value, mask, sink, beta, policy, parameters, *place
+    module.statistics(query, key, mask, sink, settings)
+    output, maximum, _, _, _, beta, logmass = module.forward(
+        query, key, value, mask, sink, beta, policy, parameters, settings
     )
     upstream = tensor(batch, heads, length, value_width, dtype=dtype)
     rows = (
@@ -144,31 +140,17 @@ def run_case(module: ModuleType) -> None:
         if random.random() < 0.5
         else [None] * 4
     )
+    of_logmass = torch.randn_like(logmass) if random.random() < 0.5 else None
     wanted = mask is not None and mask.is_floating_point()
-    module.backward(
-        upstream,
-        query,
-        key,
-        value,
-        mask,
-        sink,
-        output,
-        beta,
-        logmass,
-        maximum,
-        mass,
-        *rows,
-        *place,
-        wanted,
-    )
-    module.row_gradient(
-        upstream, query, key, value, mask, sink, output, beta, logmass, maximum, *place
-    )
+    given = (
+        upstream, of_logmass, query, key, value, mask, sink, output, beta, logmass, maximum
+    )  # fmt: skip
+    module.backward(*given, *rows, settings, wanted)
+    module.row_gradient(*given, settings)
 
 
 def main() -> None:
-    """Does what the first argument says in the folder that the second names."""
-    """Do what the first argument says, in the folder that the second one names."""
+    """Compile or run, as the first argument says, in the folder that the second names."""
     action, folder = sys.argv[1], Path(sys.argv[2])
     if action == "compile":
         compile_with_sanitizer(folder)

@@ -1,4 +1,4 @@
-"""Machines without a compiler, or with one that fails."""
+"""Machines without a compiler, or with one that fails; and nothing is compiled by asking."""
 
 from __future__ import annotations
 
@@ -60,3 +60,31 @@ def test_flags_know_the_vector_extensions() -> None:
     assert "-mavx2" in _build._flags("AVX2")
     assert "-mavx512f" in _build._flags("AVX512")
     assert not any(flag.startswith("-mavx") for flag in _build._flags("DEFAULT"))
+
+
+ASKING = """
+import torch
+from sharpmax._attention import check
+from sharpmax._attention.impl import composed, cpu, reference
+from sharpmax.policies import Exponential
+x = torch.randn(1, 2, 8, 16)
+problem = check(
+    x, x, x, attn_mask=None, is_causal=False, alignment="upper_left", scale=None, softcap=None,
+    sink=None, sink_role="key", window=None, enable_gqa=False, dropout=0.0,
+)
+for implementation in (cpu, composed, reference):
+    assert implementation.unsupported(problem, Exponential(1.0)) is None
+"""
+
+
+def test_asking_whether_it_can_serve_compiles_nothing(tmp_path: Path) -> None:
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TORCH_EXTENSIONS_DIR"
+    }
+    # A program that exists, and fails as a compiler.
+    environment |= {"CXX": "false", "XDG_CACHE_HOME": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", ASKING], capture_output=True, text=True, env=environment, check=True
+    )
+    assert "compiling" not in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,8 +1,8 @@
-"""Compiles the CPU kernels on first use and keeps the result.
+"""Compile the CPU kernels on first use and keep the result.
 
-The compiler is called directly: one source file, no build system. The result lies in a folder of
-the user's cache whose name tells sources, flags, versions and the processor's vector extension
-apart, so that machines that share a home do not get each other's.
+The compiler is called directly: one source file, no build system. The result is stored in the
+user's cache, in a folder whose name depends on sources, flags, versions and the processor's vector
+extension, so that machines that share a home folder do not mix.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _DEFAULT = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
 
 
 class CompilerMissingError(SharpmaxError, RuntimeError):
-    """There is no C++ compiler to build the CPU kernels with."""
+    """Say that there is no C++ compiler for the CPU kernels."""
 
 
 class CompilationError(SharpmaxError, RuntimeError):
-    """There is a C++ compiler, but it did not accept the CPU kernels."""
+    """Say that the C++ compiler did not accept the CPU kernels."""
 
 
 def _compiler() -> list[str] | None:
@@ -83,8 +83,8 @@ def _flags(capability: str) -> list[str]:
         "-fPIC",
         "-shared",
         "-fvisibility=hidden",
-        # Fused multiply-add is the kernels' daily bread. Nothing else that -ffast-math brings is
-        # wanted: NaN and infinity have a meaning.
+        # The kernels rely on fused multiply-add. They need nothing else of -ffast-math: NaN and
+        # infinity have a meaning.
         "-ffp-contract=fast",
         "-fno-math-errno",
         "-Wno-unknown-pragmas",
@@ -101,7 +101,7 @@ def _flags(capability: str) -> list[str]:
 
 
 def _paths() -> tuple[list[str], list[str]]:
-    """Where PyTorch's and Python's headers and libraries lie, as flags."""
+    """The headers and libraries of PyTorch and Python, as flags."""
     root = Path(torch.__file__).resolve().parent
     headers = [
         root / "include",
@@ -115,7 +115,7 @@ def _paths() -> tuple[list[str], list[str]]:
 
 @functools.cache
 def _library() -> Path:
-    """Where the compiled module lies, or will."""
+    """The path of the compiled module."""
     capability = torch.backends.cpu.get_cpu_capability()
     digest = hashlib.sha256()
     for source in _sources():
@@ -132,10 +132,10 @@ def _library() -> Path:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process that holds it.
+    """Let one process compile at a time; the lock ends with the process that holds it.
 
-    Where there are no locks, two may compile at once, which costs time and nothing else: the result
-    is put into place in one step.
+    Without locks two may compile at once, which only costs time: the result is put in place in one
+    step.
     """
     try:
         import fcntl
@@ -201,7 +201,7 @@ def _compile(library: Path) -> None:
 
 @functools.cache
 def load() -> ModuleType:
-    """The compiled kernels; the first call ever compiles them.
+    """Load the kernels; the first call on a machine compiles them.
 
     Raises:
         CompilerMissingError: they are not compiled yet and there is no compiler.
