@@ -40,7 +40,7 @@ def test_the_error_is_an_import_error_and_survives_pickling() -> None:
     assert isinstance(error, ImportError)
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error)
-    assert (copy.name, copy.extra, copy.what) == ("scipy", "lab", "a test")
+    assert (copy.name, copy.extra, copy.what) == ("scipy", "report", "a test")
 
 
 def test_available_does_not_import() -> None:

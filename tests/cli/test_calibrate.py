@@ -222,7 +222,7 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
         (["--contexts", "3,3"], 2, "--contexts: expected 3 whole numbers above 0"),
         (["--tasks", "passkey,text"], 2, "--tasks: expected text alone, or tasks without text"),
         (["--tasks", "passkeys"], 2, "--tasks: expected some of passkey, key-value, maximum, text"),
-        (["--objective", "right"], 2, "--objective: expected answers or exact; got 'right'"),
+        (["--objective", "right"], 2, "'right' is not one of 'answers', 'exact'"),
         (["--tasks", "text", "--objective", "exact"], 2, "expected answers, because text has no"),
         (["--families", "gain,all"], 2, "--families: expected some of constant, entropy, gain"),
         (["--evaluate-tasks", "minimum"], 2, "got 'minimum'"),
@@ -240,7 +240,7 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
         (
             ["--evaluate-lengths", "510", "--test-text", "other.txt"],
             1,
-            "at most 512 tokens, the positions of Llama",
+            "at most the 512 positions of Llama",
         ),
         (["--lengths", "40"], 1, "length: expected at least"),
         (["--tolerance", "-1"], 2, "--tolerance"),

@@ -140,9 +140,9 @@ def test_an_interrupt_reports_what_is_done(
         (
             ["--lengths", "64,1024"],
             2,
-            "at most 512 tokens, the positions of LlamaForCausalLM, got 1,024",
+            "at most the 512 positions of LlamaForCausalLM, got 1024",
         ),
-        (["--prompt", "maximum", "--lengths", "8,512"], 2, "512 elements make"),
+        (["--prompt", "maximum", "--lengths", "8,512"], 2, "512 elements: expected at most the"),
         (["--prompt", "maximum", "--lengths", "8,20000"], 2, "elements: expected from 1 to 10000"),
         (["--prompt", "minimum"], 2, "--prompt"),
         (["--prompt", "maximum", "--text", "short.txt"], 2, "a text or a prompt, got both"),

@@ -154,7 +154,7 @@ def test_what_is_no_causal_language_model_is_refused_before_any_work(
         (["--calibration", "plain=warm.json"], 2, "expected a name that no other arm has"),
         (["--calibration", "a=warm.json", "--calibration", "a=loud.json"], 2, "got 'a'"),
         (["--lengths", "120,600"], 1, "book.txt: expected at least"),
-        (["--lengths", "510"], 1, "at most 512 tokens, the positions of LlamaForCausalLM, got 515"),
+        (["--lengths", "510"], 1, "at most the 512 positions of LlamaForCausalLM, got 515"),
         (["--text", "short.txt"], 1, "short.txt: expected at least 150 tokens, the longest"),
         (["--tasks", "passkey,sums"], 2, "--tasks: expected some of passkey, key-value, maximum"),
         (["--wordings", "odd"], 2, "--wordings: expected some of usual, unseen"),

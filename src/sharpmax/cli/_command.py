@@ -17,13 +17,6 @@ def command_line(context: typer.Context, program: str = "sharpmax") -> str:
     Options appear in the order of their declaration. `--resume` and an absolute `--output` are left
     out: they do not affect the results. Other absolute paths lose their folders, which belong to
     the machine.
-
-    Args:
-        context: Context of the running command.
-        program: What comes before the name of the command.
-
-    Returns:
-        The command, quoted for a shell.
     """
     words = [context.info_name or ""]
     for parameter in context.command.params:

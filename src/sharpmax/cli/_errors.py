@@ -17,16 +17,7 @@ _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def run(application: typer.Typer, program: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run an application and exit: with 0, with 2 for bad arguments, with 1 for other errors.
-
-    Args:
-        application: The commands.
-        program: Name of the program in help texts.
-        arguments: What follows the name of the program; None takes the arguments of the process.
-
-    Raises:
-        SystemExit: Always, with the exit code.
-    """
+    """Run an application and exit: with 0, with 2 for bad arguments, with 1 for other errors."""
     try:
         code = application(arguments, prog_name=program, standalone_mode=False)
     except _ParserError as error:

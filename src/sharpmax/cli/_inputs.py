@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
+from typer import Option
 
 __all__ = [
     "Contexts",
     "Dtype",
+    "Lengths",
     "Model",
     "Questions",
     "Resume",
     "Seed",
     "Windows",
+    "bad_values",
     "joined",
     "names",
     "numbers",
     "read_texts",
+    "refuse",
 ]
 
 Model = Annotated[
@@ -30,44 +35,50 @@ Model = Annotated[
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
-    typer.Option(help="Data type of the model.", show_default="that of its files"),
+    Option(help="Data type of the model.", show_default="that of its files"),
+]
+Lengths = Annotated[
+    str | None,
+    Option(
+        help="Tokens per prompt and window in the evaluation, with commas.",
+        show_default="1024,2048,4096, as far as the model allows",
+    ),
 ]
 Questions = Annotated[
-    int, typer.Option(min=1, help="Questions per task, length and wording in the evaluation.")
+    int, Option(min=1, help="Questions per task, length and wording in the evaluation.")
 ]
-Contexts = Annotated[
-    int, typer.Option(min=2, help="Passages of text that these questions are about.")
-]
-Windows = Annotated[int, typer.Option(min=2, help="Windows of text per length in the evaluation.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the questions and of their order.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")]
+Contexts = Annotated[int, Option(min=2, help="Passages of text that these questions are about.")]
+Windows = Annotated[int, Option(min=2, help="Windows of text per length in the evaluation.")]
+Seed = Annotated[int, Option(min=0, help="Seed of the questions and of their order.")]
+Resume = Annotated[bool, Option("--resume", help="Resume an interrupted run.")]
+
+
+def refuse(option: str, message: str) -> NoReturn:
+    """Refuse the value of an option."""
+    raise typer.BadParameter(message, param_hint=option)
+
+
+@contextmanager
+def bad_values(option: str | None = None) -> Iterator[None]:
+    """Refuse values that a function of the library refuses, of an option or of several."""
+    try:
+        yield
+    except (OverflowError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def joined(values: Sequence[object]) -> str:
-    """Write a list as an option takes it.
-
-    Example:
-        >>> joined((512, 1024))
-        '512,1024'
-    """
+    """Write a list as an option takes it."""
     return ",".join(map(str, values))
 
 
 def numbers(
     option: str, text: str, *, count: int | None = None, least: int = 1, above: int = 0
 ) -> tuple[int, ...]:
-    """Read whole numbers that are separated by commas.
+    """Read whole numbers above a limit, separated by commas.
 
-    Args:
-        option: Name of the option, for the message.
-        text: The numbers.
-        count: The exact number of them, which keep their order; None allows any number, and
-            returns each of them once, sorted.
-        least: The smallest number of distinct values.
-        above: The values have to be above this.
-
-    Raises:
-        typer.BadParameter: Something else was given.
+    With a `count` there are exactly that many, in their order. Without it there are at least
+    `least` different ones, each returned once and sorted.
     """
     try:
         found = tuple(int(number) for number in text.split(","))
@@ -75,63 +86,35 @@ def numbers(
         found = ()
     if count is None:
         found = tuple(sorted(set(found)))
-    few = len(found) < least or (count is not None and len(found) != count)
-    if few or min(found) <= above:
+    fits = len(found) >= least if count is None else len(found) == count
+    if not fits or min(found) <= above:
         how_many = f"at least {least} different " if least > 1 else f"{count} " if count else ""
-        raise typer.BadParameter(
-            f"expected {how_many}whole numbers above {above}, separated by commas; got {text!r}",
-            param_hint=option,
-        )
+        expected = f"{how_many}whole numbers above {above}, separated by commas"
+        refuse(option, f"expected {expected}; got {text!r}")
     return found
 
 
 def names(option: str, text: str, known: Sequence[Any]) -> tuple[Any, ...]:
-    """Read some of the known names, separated by commas, each once.
-
-    Args:
-        option: Name of the option, for the message.
-        text: The names.
-        known: The known names.
-
-    Raises:
-        typer.BadParameter: A name is not known.
-    """
+    """Read some of the known names, separated by commas, each once."""
     found = tuple(dict.fromkeys(text.split(",")))
     for name in found:
         if name not in known:
-            raise typer.BadParameter(
-                f"expected some of {', '.join(known)}, separated by commas; got {name!r}",
-                param_hint=option,
-            )
+            expected = f"some of {', '.join(known)}, separated by commas"
+            refuse(option, f"expected {expected}; got {name!r}")
     return found
 
 
 def read_texts(option: str, files: Sequence[Path] | None) -> dict[str, str]:
-    """Read text files.
-
-    Args:
-        option: Name of the option, for the message.
-        files: Files in UTF-8 with different names; None for none.
-
-    Returns:
-        The texts by the names of their files.
-
-    Raises:
-        typer.BadParameter: A file is empty or not in UTF-8, or two have the same name.
-    """
+    """Read text files in UTF-8, by their names."""
     found: dict[str, str] = {}
     for file in files or ():
-        problem = ""
-        text = ""
         try:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            problem = f"expected text in UTF-8, got other bytes in {file}"
-        if not problem and not text.strip():
-            problem = f"expected a file with text, got {file}, which is empty"
-        if not problem and file.name in found:
-            problem = f"expected files with different names, got {file.name} twice"
-        if problem:
-            raise typer.BadParameter(problem, param_hint=option)
+            refuse(option, f"expected text in UTF-8, got other bytes in {file}")
+        if not text.strip():
+            refuse(option, f"expected a file with text, got {file}, which is empty")
+        if file.name in found:
+            refuse(option, f"expected files with different names, got {file.name} twice")
         found[file.name] = text
     return found

@@ -8,19 +8,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.console import Console
 
 from sharpmax._errors import SharpmaxError
+from sharpmax._extras import require
 from sharpmax._files import RefusedError
-from sharpmax.cli._progress import Bars, quiet
+from sharpmax.cli._progress import Bars, quiet, say
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sharpmax.models import Evaluation, EvaluationProgress, Stage
 
-__all__ = ["in_one_line", "load", "report", "resumable", "say", "watch_evaluation", "watch_fit"]
+__all__ = [
+    "in_one_line",
+    "load",
+    "report",
+    "require_models",
+    "resumable",
+    "watch_evaluation",
+    "watch_fit",
+]
 
 _STAGES = {"fit": "fitting", "select": "selecting heads", "test": "testing"}
+
+
+def require_models(command: str) -> None:
+    """Check before the work that what a command for models needs is installed."""
+    for module, extra in (("matplotlib", "report"), ("transformers", "models")):
+        require(module, extra=extra, what=f"sharpmax {command}")
 
 
 @contextmanager
@@ -36,27 +50,19 @@ def in_one_line() -> Iterator[None]:
 
 @contextmanager
 def resumable(console: Console, folder: Path) -> Iterator[None]:
-    """Say after Ctrl-C how to resume."""
+    """Silence the libraries, report errors in one line, and say after Ctrl-C how to resume."""
     try:
-        yield
+        with quiet(bars=False), in_one_line():
+            yield
     except KeyboardInterrupt:
-        say(
-            console,
-            f"Interrupted. Finished results are in {folder}; resume with the same command and "
-            "--resume.",
-        )
+        how = "resume with the same command and --resume"
+        say(console, f"Interrupted. Finished results are in {folder}; {how}.")
         raise typer.Exit(130) from None
 
 
 @contextmanager
 def watch_fit(console: Console, family: str, what: str) -> Iterator[Callable[[Stage], None]]:
-    """Show the progress of a calibration.
-
-    Args:
-        console: Where to write.
-        family: Name of the family.
-        what: Whose loss is fitted.
-    """
+    """Show the progress of fitting a family to the loss on `what`."""
     with Bars(console, transient=True) as bars:
         started: dict[str, Any] = {}
 
@@ -91,12 +97,8 @@ def load(
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer.
 
-    Args:
-        console: Where to write.
-        model: Name of the model.
-        dtype: Name of the data type; None for that of its files.
-        causal: Whether to refuse anything but a causal language model, and to note what the model
-            itself does to its temperature.
+    If `causal`, refuse anything but a causal language model, and note what the model itself does to
+    its temperature.
     """
     import torch
 
@@ -126,12 +128,5 @@ def report(console: Console, folder: Path, evaluation: Evaluation) -> None:
     for table in (means_table(evaluation), summary_table(evaluation, calibrations, verdict)):
         if table.rows:
             console.print(table.to_rich())
-    say(console, verdict_sentence(verdict))
-    say(console, "")
-    for path in written:
-        say(console, f"Written: {path}")
-
-
-def say(console: Console, line: str) -> None:
-    """Print a line as it is."""
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    for line in (verdict_sentence(verdict), "", *(f"Written: {path}" for path in written)):
+        say(console, line)

@@ -5,85 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import TaskID
+from rich import progress
+from rich.console import Console
+from rich.progress import TaskID
 
-__all__ = ["Bars", "quiet"]
+__all__ = ["Bars", "quiet", "say"]
 
 _LINES = 20
 """Lines per bar where the output is a file."""
 
 
-class Bars:
+def say(console: Console, line: str) -> None:
+    """Print a line as it is."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+class Bars(progress.Progress):
     """Show progress: bars on a terminal, about 20 lines per bar in a file.
 
-    Args:
-        console: Where to write.
-        transient: Whether the bars disappear at the end.
-        auto_refresh: Whether a thread redraws the bars. Turn it off while times are measured; the
-            bars are then redrawn at each step.
+    Without `auto_refresh` no thread redraws the bars, only each step: turn it off while times are
+    measured. `transient` bars disappear at the end.
     """
 
     def __init__(
         self, console: Console, *, transient: bool = False, auto_refresh: bool = True
     ) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-
-        self._console = console
-        self._refresh = not auto_refresh
-        self._written: dict[TaskID, int] = {}
-        # In a file the lines of `step` replace the bars, which would only be drawn at the end.
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+        self._redraw = not auto_refresh
+        super().__init__(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=20),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[note]}"),
             console=console,
             transient=transient,
             auto_refresh=auto_refresh,
+            # In a file the lines of `step` replace the bars, which would only be drawn at the end.
             disable=not console.is_terminal,
         )
 
-    def __enter__(self) -> Self:
-        """Start to draw."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop drawing."""
-        self._progress.stop()
-
     def add(self, name: str, total: float) -> TaskID:
-        """Add a bar.
-
-        Args:
-            name: What it shows.
-            total: How many steps complete it.
-
-        Returns:
-            The bar, for `step`.
-        """
-        bar = self._progress.add_task(name, total=total, note="")
-        self._written[bar] = 0
-        return bar
+        """Add a bar that `total` steps complete."""
+        return self.add_task(name, total=total, note="", written=0)
 
     def step(
         self,
@@ -93,44 +59,26 @@ class Bars:
         name: str | None = None,
         total: float | None = None,
     ) -> None:
-        """Move a bar.
-
-        Args:
-            bar: The bar, from `add`.
-            completed: How many steps are complete.
-            note: What to show beside it.
-            name: A new name; None keeps the present one.
-            total: A new total; None keeps the present one.
-        """
-        self._progress.update(
-            bar,
-            completed=completed,
-            total=total,
-            note=note,
-            description=name,
-            refresh=self._refresh,
-        )
-        task = next(task for task in self._progress.tasks if task.id == bar)
+        """Move a bar, with a note beside it; a name or total of None keeps the present one."""
+        shown: dict[str, Any] = {"description": name, "total": total, "note": note}
+        self.update(bar, completed=completed, refresh=self._redraw, **shown)
+        task = self.tasks[bar]
         part = int(_LINES * completed / (task.total or 1))
-        if part > self._written[bar]:
-            self._written[bar] = part
+        if part > task.fields["written"]:
+            task.fields["written"] = part
             done = f"{completed:,}" if completed == int(completed) else f"{completed:,.1f}"
             line = f"{task.description}: {done} of {task.total:,}"
             self.say(f"{line}, {note}" if note else line)
 
     def say(self, line: str) -> None:
         """Write a line where the output is a file; a terminal shows the bars instead."""
-        if not self._console.is_terminal:
-            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        if not self.console.is_terminal:
+            say(self.console, line)
 
 
 @contextmanager
 def quiet(bars: bool) -> Iterator[None]:
-    """Silence transformers and the hub while a model is loaded or saved.
-
-    Args:
-        bars: Whether to show their progress bars, as for a download.
-    """
+    """Silence transformers and the hub, but for progress bars, as of a download, if `bars`."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers import modeling_gguf_pytorch_utils as gguf_files
     from transformers.utils import logging as library_logging

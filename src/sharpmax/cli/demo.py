@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from sharpmax._files import RefusedError
 
@@ -18,16 +19,14 @@ _ROOT = Path(__file__).parents[3]
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the report and the results.")] = Path(
+    output: Annotated[Path, Option(help="Folder for the report and the results.")] = Path(
         "build/demo"
     ),
     seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of heads to train.", show_default="that of the demo"),
+        int | None, Option(min=1, help="Number of heads to train.", show_default="that of the demo")
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Training steps per head.", show_default="that of the demo"),
+        int | None, Option(min=1, help="Training steps per head.", show_default="that of the demo")
     ] = None,
 ) -> None:
     """Train heads to find the maximum of a few items, and test them on thousands.

@@ -6,26 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from typer import Option
 
-from sharpmax._extras import require
 from sharpmax._settings import TASKS, WORDINGS, is_control
 from sharpmax._settings import EvaluationSettings as Defaults
+from sharpmax.cli import _inputs as inputs
 from sharpmax.cli._command import command_line
-from sharpmax.cli._inputs import (
-    Contexts,
-    Dtype,
-    Model,
-    Questions,
-    Resume,
-    Seed,
-    Windows,
-    joined,
-    names,
-    numbers,
-    read_texts,
-)
-from sharpmax.cli._models import in_one_line, load, report, resumable, watch_evaluation
-from sharpmax.cli._progress import quiet
+from sharpmax.cli._models import load, report, require_models, resumable, watch_evaluation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,34 +25,27 @@ __all__ = ["evaluate"]
 
 def evaluate(
     context: typer.Context,
-    model: Model,
+    model: inputs.Model,
     calibration: Annotated[
         list[str] | None,
-        typer.Option(
-            help="File of a calibration, or NAME=FILE. Repeat it for several.",
-            show_default="none",
+        Option(
+            help="File of a calibration, or NAME=FILE. Repeat it for several.", show_default="none"
         ),
     ] = None,
     tasks: Annotated[
-        str, typer.Option(help="Some of passkey, key-value, maximum and text, with commas.")
-    ] = joined(TASKS),
-    lengths: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens per prompt and window, with commas.",
-            show_default="1024,2048,4096, as far as the model allows",
-        ),
-    ] = None,
+        str, Option(help="Some of passkey, key-value, maximum and text, with commas.")
+    ] = inputs.joined(TASKS),
+    lengths: inputs.Lengths = None,
     wordings: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Wordings of passkey and key-value: usual, unseen by any fit, or both with a "
             "comma."
         ),
-    ] = joined(WORDINGS),
+    ] = inputs.joined(WORDINGS),
     text: Annotated[
         list[Path] | None,
-        typer.Option(
+        Option(
             help="Text file to hide the questions in. It should not be one that a calibration was "
             "fitted on. Repeat it for several.",
             show_default="the source code of sharpmax",
@@ -72,22 +53,22 @@ def evaluate(
     ] = None,
     controls: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--controls/--no-controls",
             help="Also evaluate the paper's rule in all heads, the same beta in all heads, and "
             "the best calibration with its heads shuffled.",
             show_default="with a calibration",
         ),
     ] = None,
-    questions: Questions = Defaults.questions,
-    contexts: Contexts = Defaults.contexts,
-    windows: Windows = Defaults.windows,
-    seed: Seed = Defaults.seed,
-    dtype: Dtype = None,
-    output: Annotated[Path, typer.Option(help="Folder for the results and the report.")] = Path(
+    questions: inputs.Questions = Defaults.questions,
+    contexts: inputs.Contexts = Defaults.contexts,
+    windows: inputs.Windows = Defaults.windows,
+    seed: inputs.Seed = Defaults.seed,
+    dtype: inputs.Dtype = None,
+    output: Annotated[Path, Option(help="Folder for the results and the report.")] = Path(
         "build/evaluation"
     ),
-    resume: Resume = False,
+    resume: inputs.Resume = False,
 ) -> None:
     """Measure the accuracy of MODEL on long prompts, with and without calibrations.
 
@@ -97,16 +78,13 @@ def evaluate(
     Writes evaluation.json, report.html, table.md and figures to OUTPUT. An interrupted run can be
     resumed with --resume.
     """
-    require("matplotlib", extra="report", what="sharpmax evaluate")
-    require("transformers", extra="models", what="sharpmax evaluate")
-    chosen_lengths = None if lengths is None else numbers("--lengths", lengths)
-    chosen_tasks = names("--tasks", tasks, TASKS)
-    chosen_wordings = names("--wordings", wordings, WORDINGS)
-    texts = read_texts("--text", text)
+    require_models("evaluate")
+    chosen_lengths = None if lengths is None else inputs.numbers("--lengths", lengths)
+    chosen_tasks = inputs.names("--tasks", tasks, TASKS)
+    chosen_wordings = inputs.names("--wordings", wordings, WORDINGS)
+    texts = inputs.read_texts("--text", text)
 
     # Imported when the command runs, so that --help is fast.
-    from rich.console import Console
-
     from sharpmax.models import evaluate as evaluate_model
 
     console = Console()
@@ -114,30 +92,14 @@ def evaluate(
     output.mkdir(parents=True, exist_ok=True)
     loaded, tokenizer = load(console, model, dtype, causal=True)
     calibrations = _calibrations(calibration or [], loaded)
-    with (
-        quiet(bars=False),
-        in_one_line(),
-        resumable(console, output),
-        watch_evaluation(console) as on_progress,
-    ):
+    with resumable(console, output), watch_evaluation(console) as on_progress:
         evaluation = evaluate_model(
-            loaded,
-            tokenizer,
-            texts or None,
-            changes=calibrations,
-            controls=controls,
-            tasks=chosen_tasks,
-            lengths=chosen_lengths,
-            wordings=chosen_wordings,
-            questions=questions,
-            contexts=contexts,
-            windows=windows,
-            seed=seed,
-            path=output / "evaluation.json",
-            resume=resume,
-            command=command_line(context),
+            loaded, tokenizer, texts or None, changes=calibrations, controls=controls,
+            tasks=chosen_tasks, lengths=chosen_lengths, wordings=chosen_wordings,
+            questions=questions, contexts=contexts, windows=windows, seed=seed,
+            path=output / "evaluation.json", resume=resume, command=command_line(context),
             on_progress=on_progress,
-        )
+        )  # fmt: skip
     report(console, output, evaluation)
 
 
@@ -147,14 +109,12 @@ def _calibrations(given: list[str], model: PreTrainedModel) -> dict[str, Calibra
 
     found: dict[str, Calibration] = {}
     for each in given:
-        name, sign, file = each.partition("=")
+        name, _, file = each.partition("=")
         # The name of a file may contain the sign.
-        path = Path(file if sign and not Path(each).exists() else each)
-        name = name if sign and path == Path(file) else path.stem
+        path = Path(each if Path(each).exists() else file or each)
+        name = path.stem if path == Path(each) else name
         if name in found or is_control(name):
-            raise typer.BadParameter(
-                f"expected a name that no other arm has, got {name!r}; give NAME={path}",
-                param_hint="--calibration",
-            )
+            expected = f"a name that no other arm has, got {name!r}; give NAME={path}"
+            inputs.refuse("--calibration", f"expected {expected}")
         found[name] = Calibration.load(path, model)
     return found

@@ -6,6 +6,11 @@ import json
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sharpmax.cli._inputs import bad_values
 
 __all__ = ["theory"]
 
@@ -30,45 +35,27 @@ def theory(
     # Imported when the command runs, so that --help is fast.
     from sharpmax.theory import critical_length
 
-    try:
-        lengths = [[critical_length(s, e, temperature) for e in epsilon] for s in spread]
-    except (OverflowError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from None
-
+    with bad_values():
+        lengths = {s: {e: critical_length(s, e, temperature) for e in epsilon} for s in spread}
     if as_json:
-        result = {
-            "temperature": temperature,
-            "critical_lengths": [
-                {"spread": s, "epsilon": e, "critical_length": length}
-                for s, row in zip(spread, lengths, strict=True)
-                for e, length in zip(epsilon, row, strict=True)
-            ],
-        }
+        entries = [
+            {"spread": s, "epsilon": e, "critical_length": lengths[s][e]}
+            for s in spread
+            for e in epsilon
+        ]
+        result = {"temperature": temperature, "critical_lengths": entries}
         typer.echo(json.dumps(result, indent=2))
-    else:
-        _print_table(spread, epsilon, temperature, lengths)
-
-
-def _print_table(
-    spread: list[float], epsilon: list[float], temperature: float, lengths: list[list[int]]
-) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
+        return
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("spread", justify="right")
-    for e in epsilon:
-        table.add_column(f"epsilon {e:g}", justify="right")
-    for s, row in zip(spread, lengths, strict=True):
-        table.add_row(f"{s:g}", *map(_readable, row))
+    for name in ("spread", *(f"epsilon {e:g}" for e in epsilon)):
+        table.add_column(name, justify="right")
+    for s in spread:
+        table.add_row(f"{s:g}", *(_readable(lengths[s][e]) for e in epsilon))
+    bound = f"exp(spread / {temperature:g}) / n"
     console = Console()
     console.print("[bold]Number of items from which no coefficient can reach epsilon[/bold]")
     console.print(table)
-    console.print(
-        f"Lemma 2.1: a coefficient among n items is at most exp(spread / {temperature:g}) / n.",
-        highlight=False,
-    )
+    console.print(f"Lemma 2.1: a coefficient among n items is at most {bound}.", highlight=False)
 
 
 def _readable(length: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -118,6 +118,27 @@ def positions(model: PreTrainedModel) -> int | None:
     if not isinstance(limit, int) or limit < 1:
         return None
     return limit - families.first_position(model)
+
+
+def check_positions(model: PreTrainedModel, name: str, tokens: int) -> None:
+    """Raise `ValueError` if a model has fewer positions than an input called `name` has tokens."""
+    limit = positions(model)
+    if limit is not None and tokens > limit:
+        raise ValueError(
+            f"{name}: expected at most the {limit} positions of {type(model).__name__}, got "
+            f"{tokens} tokens; use shorter inputs"
+        )
+
+
+def check_items(model: PreTrainedModel, name: str, items: Iterable[Any]) -> None:
+    """Check the positions for windows, and for questions with their answers."""
+    # The last token of an answer is not read.
+    sizes = (
+        len(item.ids) + max(0, len(getattr(item, "answer_ids", ())) - 1)
+        for item in items
+        if hasattr(item, "ids")
+    )
+    check_positions(model, name, max(sizes, default=0))
 
 
 def embedding(model: PreTrainedModel) -> Tensor:

@@ -176,9 +176,9 @@ def test_a_file_has_means_and_intervals(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cells", "said"),
     [
-        ([Cell("passkey", 600)], "at most 512 tokens, the positions of LlamaForCausalLM, got 600"),
+        ([Cell("passkey", 600)], "at most the 512 positions of LlamaForCausalLM, got 600"),
         # Five digits of which the last is not read, and a space.
-        ([Cell("passkey", 510)], "got 515 with the answer; give shorter lengths"),
+        ([Cell("passkey", 510)], "got 515 tokens; use shorter inputs"),
         ([Cell("key-value", 200)], "length: expected at least"),
         ([Cell("text", 500), Cell("passkey", 40)], "length: expected at least"),
     ],
@@ -239,7 +239,7 @@ def test_changes_are_compared_with_controls_and_judged(model: Any, tmp_path: Pat
         ({"tasks": ["sums"]}, "tasks: expected some of passkey, key-value, maximum, text"),
         ({"wordings": ["odd"], "tasks": ["passkey"]}, "wordings: expected some of usual, unseen"),
         ({"texts": "short"}, "text: expected at least 480 tokens, the longest of the lengths"),
-        ({"lengths": [510]}, "at most 512 tokens, the positions of LlamaForCausalLM, got 515"),
+        ({"lengths": [510]}, "at most the 512 positions of LlamaForCausalLM, got 515"),
         ({"changes": {"plain": Constant(2.0)}}, "expected names other than those of controls"),
     ],
 )

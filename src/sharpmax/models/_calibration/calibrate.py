@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from math import isfinite
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from sharpmax._resampling import clustered_interval
 from sharpmax._settings import CalibrationSettings
@@ -33,10 +33,10 @@ from sharpmax.models._handle import Sharpened, neutral_rules
 from sharpmax.models._inspect import (
     attention_layers,
     check_causal_lm,
+    check_items,
     check_one_rank,
     check_reachable,
     inner_model,
-    positions,
 )
 from sharpmax.models._record import record
 
@@ -140,9 +140,9 @@ def calibrate(
     _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
     if not learning_rate > 0:
         raise ValueError(f"learning_rate: expected a number above 0, got {learning_rate}")
-    _check_positions(inner, "data", splits)
-    if text is not None:
-        _check_positions(inner, "text", text)
+    for name, given in (("data", splits), ("text", text)):
+        if given is not None:
+            check_items(inner, name, chain(*vars(given).values()))
     if text is None and objective != "text" and tolerance != float("inf"):
         raise ValueError(
             "text: expected windows of ordinary text for the guard, got None; to go without a "
@@ -240,22 +240,6 @@ def _check_numbers(least: float, **numbers: float) -> None:
     for name, number in numbers.items():
         if not number >= least:
             raise ValueError(f"{name}: expected at least {least:g}, got {number}")
-
-
-def _check_positions(model: PreTrainedModel, name: str, splits: Splits[Any]) -> None:
-    limit = positions(model)
-    sizes = [
-        # The last token of an answer is not read.
-        len(item.ids) + max(0, len(getattr(item, "answer_ids", ())) - 1)
-        for items in vars(splits).values()
-        for item in items
-        if hasattr(item, "ids")
-    ]
-    if limit is not None and max(sizes, default=0) > limit:
-        raise ValueError(
-            f"{name}: expected at most the {limit} positions of {type(model).__name__}, got "
-            f"{max(sizes)} tokens; use shorter items"
-        )
 
 
 def _unit(objective: Any) -> str:

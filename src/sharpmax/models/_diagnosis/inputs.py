@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sharpmax.models._inspect import embedding, positions
+from sharpmax.models._inspect import check_positions, embedding, positions
 
 SHORTEST = 64
 """If no lengths are given, the longest is halved down to this."""
@@ -121,14 +121,8 @@ def _rounds(
         raise ValueError(
             f"texts_or_ids: expected the same number of inputs for each size, got {counts}"
         )
-    limit = positions(model)
     for size, several in sequences.items():
-        longest = max(map(len, several))
-        if limit is not None and longest > limit:
-            raise ValueError(
-                f"texts_or_ids[{size}]: expected at most the {limit} positions of "
-                f"{type(model).__name__}, got {longest} tokens; leave this size out"
-            )
+        check_positions(model, f"texts_or_ids[{size}]", max(map(len, several)))
     return [dict(zip(sizes, row, strict=True)) for row in zip(*sequences.values(), strict=True)]
 
 
@@ -136,10 +130,9 @@ def _lengths(
     model: PreTrainedModel, sequences: list[Tensor], asked: Sequence[int] | None
 ) -> tuple[int, ...]:
     """Return lengths that all inputs and the positions of the model allow, in ascending order."""
-    limit = positions(model)
     if asked is None:
         longest = min(len(tokens) for tokens in sequences)
-        longest = longest if limit is None else min(longest, limit)
+        longest = min(longest, positions(model) or longest)
         if longest < 4:
             raise ValueError(
                 f"texts_or_ids: expected at least 4 tokens, got {longest}; use longer inputs"
@@ -149,11 +142,7 @@ def _lengths(
             found.append(found[-1] // 2)
         return tuple(reversed(found))
     chosen = _ordered("lengths", asked, 2)
-    if limit is not None and chosen[-1] > limit:
-        raise ValueError(
-            f"lengths: expected at most the {limit} positions of {type(model).__name__}, got "
-            f"{chosen[-1]}; leave out longer lengths"
-        )
+    check_positions(model, "lengths", chosen[-1])
     for index, tokens in enumerate(sequences):
         if len(tokens) < chosen[-1]:
             raise ValueError(

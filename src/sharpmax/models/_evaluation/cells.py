@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._settings import LENGTHS, TASKS, WORDINGS, Task, Wording
 from sharpmax.models._calibration.objectives import Window
-from sharpmax.models._inspect import positions
+from sharpmax.models._inspect import check_items, check_positions, positions
 from sharpmax.tasks import (
     UNSEEN,
     Question,
@@ -130,11 +130,9 @@ def items(
     drawn: list[Any]
     if cell.task == "text":
         drawn = windows(tokenizer, texts, cell.length, window_count)
-        _check_positions(model, [len(window.ids) for window in drawn])
     else:
         drawn = questions(cell, tokenizer, texts, count=count, contexts=contexts, seed=seed)
-        # The last token of an answer is not read.
-        _check_positions(model, [len(each.ids) + len(each.answer_ids) - 1 for each in drawn])
+    check_items(model, "lengths", drawn)
     return drawn
 
 
@@ -225,18 +223,9 @@ def check_cells(
         ValueError: A text or a length is too short, or the model has too few positions.
     """
     longest = max(cell.length for cell in cells)
-    _check_positions(model, [longest])
+    check_positions(model, "lengths", longest)
     # Encoding a long text takes time, and a prompt needs only the start of it.
     texts = [text[: 64 * longest] for text in texts]
     for cell in cells:
         # Two contexts with two questions each show all wordings of a cell.
         items(cell, tokenizer, texts, model, count=4, contexts=2, window_count=1, seed=0)
-
-
-def _check_positions(model: PreTrainedModel, sizes: Sequence[int]) -> None:
-    limit = positions(model)
-    if limit is not None and max(sizes) > limit:
-        raise ValueError(
-            f"lengths: expected at most {limit:,} tokens, the positions of {type(model).__name__}, "
-            f"got {max(sizes):,} with the answer; give shorter lengths"
-        )

@@ -40,10 +40,11 @@ from sharpmax.tasks import Tokenizer, own_source
 __all__ = [
     "EvaluationProgress",
     "evaluate",
-    "model_name",
+    "facts_of",
     "named_texts",
     "open_evaluation",
     "run",
+    "sizes_of",
 ]
 
 
@@ -173,14 +174,9 @@ def evaluate(
     check_texts(tokenizer, by_name, max(cell.length for cell in cells))
     check_cells(inner, tokenizer, list(by_name.values()), cells)
     settings = EvaluationSettings(
-        model=model_name(inner),
-        texts={name: len(text) for name, text in by_name.items()},
-        questions=questions,
-        contexts=contexts,
-        windows=windows,
+        **facts_of(inner, by_name), questions=questions, contexts=contexts, windows=windows,
         seed=seed,
-        dtype=str(inner.dtype).removeprefix("torch."),
-    )
+    )  # fmt: skip
     evaluation = open_evaluation(path, settings, command, resume=resume)
     run(
         evaluation, inner, tokenizer, list(by_name.values()), arms, cells,
@@ -200,10 +196,17 @@ def named_texts(texts: str | Sequence[str] | Mapping[str, str] | None) -> dict[s
     return {f"text {number}": text for number, text in enumerate(texts, 1)}
 
 
-def model_name(model: PreTrainedModel) -> str:
-    """Return the name of a model for results, without the folders of a path."""
+def facts_of(model: PreTrainedModel, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that a model and texts by name decide, without the folders of a path."""
     name = str(getattr(model.config, "_name_or_path", "") or model.config.model_type)
-    return Path(name).name if Path(name).exists() else name
+    name = Path(name).name if Path(name).exists() else name
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {"model": name, "texts": sizes_of(texts), "dtype": dtype}
+
+
+def sizes_of(texts: Mapping[str, str]) -> dict[str, int]:
+    """Return the number of characters of each text."""
+    return {name: len(text) for name, text in texts.items()}
 
 
 def open_evaluation(
