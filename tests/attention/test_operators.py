@@ -21,7 +21,9 @@ def made(length: int = 20, dtype: torch.dtype = torch.float32) -> tuple[torch.Te
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_opcheck(policy: Policy) -> None:
     query, key, value = (x.requires_grad_() for x in made())
-    form, table = table_of(policy, 4)
+    encoded = table_of(policy, 4)
+    assert encoded is not None
+    form, table = encoded
     arguments = (
         query, key, value, torch.randn(2, 4, 20, 20), torch.randn(4), None,
         table, int(form), False, 0.3, 2.0, 7, 0, 0, True,

@@ -124,6 +124,8 @@ def fold(
     Raises:
         TypeError, ValueError: for tensors of fewer axes, or leading axes that do not broadcast.
     """
+    if _is_folded(query, key, value, enable_gqa or maps > 1):
+        return Folded(query, key, value, attn_mask, None)
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
@@ -139,12 +141,6 @@ def fold(
             tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     given = list(tensors.values())
     share_heads = enable_gqa or maps > 1
-    if all(x.ndim == 4 for x in given) and all(
-        x.shape[0] == query.shape[0] and (share_heads or x.shape[1] == query.shape[1])
-        for x in given
-    ):
-        return Folded(given[0], given[1], given[2] if value is not None else None, attn_mask, None)
-
     rank = max(x.ndim for x in given)
     given = [x if x.ndim > 2 else x[None] for x in given]
     try:
@@ -169,6 +165,23 @@ def fold(
         tuple(leading),
         has_heads=rank > 2,
     )
+
+
+def _is_folded(query: Any, key: Any, value: Any, share_heads: bool) -> bool:
+    """Whether nothing has to be broadcast, joined or cast; a decoding step is short, so quickly."""
+    if not (isinstance(query, Tensor) and isinstance(key, Tensor)):
+        return False
+    first, dtype = query.shape, query.dtype
+    if len(first) != 4:
+        return False
+    batch, heads = first[0], first[1]
+    for tensor in (key,) if value is None else (key, value):
+        if not isinstance(tensor, Tensor) or tensor.dtype != dtype:
+            return False
+        shape = tensor.shape
+        if len(shape) != 4 or shape[0] != batch or not (share_heads or shape[1] == heads):
+            return False
+    return True
 
 
 def _one_batch(tensor: Tensor, leading: torch.Size) -> Tensor:

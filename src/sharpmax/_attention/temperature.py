@@ -35,9 +35,9 @@ def attend(
     Raises:
         ValueError: for parameters that do not fit the number of heads.
     """
-    fused = getattr(implementation, "fused", None)
-    if fused is not None and policy.kernel_form() is not None:
-        output, statistics = fused(problem, policy, detach_temperature)
+    table = table_of(policy, problem.query.shape[1]) if hasattr(implementation, "fused") else None
+    if table is not None:
+        output, statistics = implementation.fused(problem, *table, detach_temperature)
         policy.check_statistics(statistics)
         return output, statistics
     policy.check_heads(problem.query.shape[1])
@@ -159,15 +159,15 @@ def _per_head(rows: Tensor, parameters: Tensor) -> Tensor:
     return summed if len(parameters) > 1 else summed.sum()[None]
 
 
-_tables: dict[int, tuple[weakref.ref[Policy], Form, Tensor]] = {}
-"""By the identity of a policy: the form and the table of parameters that kernels read."""
+_tables: dict[int, tuple[weakref.ref[Policy], tuple[Form, Tensor], int]] = {}
+"""By the identity of a policy: the form, the table of parameters that kernels read, its rows."""
 
 
-def table_of(policy: Policy, heads: int) -> tuple[Form, Tensor]:
+def table_of(policy: Policy, heads: int) -> tuple[Form, Tensor] | None:
     """Return the closed form of a policy and its columns, float64 [heads or 1, columns].
 
-    Differentiable in parameters that are tensors. A policy without tensors is encoded once, since
-    that takes a noticeable part of a decoding step.
+    None for a policy without a closed form. Differentiable in parameters that are tensors. A policy
+    without tensors is encoded once, since that takes a noticeable part of a decoding step.
 
     Raises:
         ValueError: for a parameter that is neither a number nor an array with one entry per head.
@@ -176,18 +176,19 @@ def table_of(policy: Policy, heads: int) -> tuple[Form, Tensor]:
         return _encode(policy, heads)
     key = id(policy)
     known = _tables.get(key)
-    if known is not None and known[0]() is policy and len(known[2]) in (1, heads):
-        return known[1], known[2]
-    form, table = _encode(policy, heads)
-    if not any(isinstance(value, Tensor) for value in vars(policy).values()):
+    if known is not None and known[0]() is policy and known[2] in (1, heads):
+        return known[1]
+    encoded = _encode(policy, heads)
+    if encoded and not any(isinstance(value, Tensor) for value in vars(policy).values()):
         reference = weakref.ref(policy, lambda _: _tables.pop(key, None))
-        _tables[key] = (reference, form, table)
-    return form, table
+        _tables[key] = (reference, encoded, len(encoded[1]))
+    return encoded
 
 
-def _encode(policy: Policy, heads: int) -> tuple[Form, Tensor]:
+def _encode(policy: Policy, heads: int) -> tuple[Form, Tensor] | None:
     found = policy.kernel_form()
-    assert found is not None
+    if found is None:
+        return None
     form, columns = found
     if not columns:
         return form, torch.zeros(1, 0, dtype=torch.float64)

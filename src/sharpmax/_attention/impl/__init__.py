@@ -16,8 +16,9 @@ Python works with all of them, gradients included. Three more functions are opti
     temper(problem, beta) -> (entropy, variance)
         Of softmax(beta e), the entropy (differentiable) and the variance of e. Policies with
         `needs_logits` need it.
-    fused(problem, policy, detach_temperature) -> (output, statistics)
-        The composition in one pass, for policies with a `kernel_form`.
+    fused(problem, form, table, detach_temperature) -> (output, statistics)
+        The composition in one pass, for policies with a `kernel_form`. `table` holds its columns,
+        [heads or 1, columns].
     prepare() -> str | None
         Build what is missing before the first use; why that failed, or None.
 """

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sharpmax._attention.impl import _build, _operators
 from sharpmax._attention.problem import Problem
-from sharpmax._attention.temperature import table_of
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form, Policy
 
@@ -59,10 +58,9 @@ def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tenso
 
 
 def fused(
-    problem: Problem, policy: Policy, detach_temperature: bool
+    problem: Problem, form: Form, table: Tensor, detach_temperature: bool
 ) -> tuple[Tensor, RowStatistics]:
-    """Measure and attend in one pass, at the temperature of a policy with a closed form."""
-    form, table = table_of(policy, problem.query.shape[1])
+    """Measure and attend in one pass, at the temperature of a closed form."""
     output, *statistics = _attention(problem, None, form, table, detach_temperature)[:5]
     return output, RowStatistics(*statistics)
 
