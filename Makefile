@@ -1,9 +1,9 @@
 # The two commands: `make demo` and `make test`. Both set up `.venv` first, once.
 
 PYTHON ?= python3
-# Options for the installation of PyTorch alone, for instance another index that has CPU builds.
+# Options for installing PyTorch alone, for example an index of CPU builds.
 TORCH_PIP_OPTIONS ?=
-# Options for pytest, for instance `make test PYTEST_OPTIONS='-k theory -x'`.
+# Options for pytest, for example `make test PYTEST_OPTIONS='-k theory -x'`.
 PYTEST_OPTIONS ?=
 # Where `make demo` writes.
 OUTPUT ?= build/demo
@@ -13,21 +13,22 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 EXTRAS := dev,experiments
+EXPERIMENTS := $(filter-out common,$(notdir $(patsubst %/__main__.py,%,$(wildcard experiments/*/__main__.py))))
 
-# On some virtual machines oneDNN dispatches bfloat16 products to instructions that the processor does
-# not have. The gate must not depend on the machine; the library itself never sets this.
+# On some virtual machines oneDNN dispatches bfloat16 products to instructions that the processor lacks.
+# The gate must not depend on the machine. The library itself never sets this.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo bench tables test lint types format clean
+.PHONY: help setup demo tables figures test lint types format clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Make .venv and install by exact version what the gate and the demo need.
+setup: $(READY) ## Make .venv and install exact versions of what the gate and the demo need.
 
-# The stamp is written last and removed first: a set-up that was interrupted leaves no stamp, and
-# one without a stamp starts from an empty environment, never from half of one.
+# The stamp is written last and removed first. An interrupted set-up leaves no stamp, so the next one
+# starts from an empty environment.
 $(READY): pyproject.toml requirements/torch.txt requirements/dev.txt requirements/clrs.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "sharpmax needs Python 3.11 or later, and $(PYTHON) is" \
@@ -42,15 +43,14 @@ $(READY): pyproject.toml requirements/torch.txt requirements/dev.txt requirement
 	@$(PIP) install --no-deps -r requirements/clrs.txt
 	@touch $(READY)
 
-demo: $(READY) ## Set up and run the main job.
-	$(BIN)/sharpmax demo --output $(OUTPUT)
+demo: $(READY) ## Set up and run the main job: heads that disperse, and heads that stay sharp.
+	$(BIN)/python -m experiments.max_retrieval demo --output $(OUTPUT)
 
-bench: $(READY) ## Time the kernels, a quarter of an hour on a quiet machine, and fill the tables.
-	$(BIN)/sharpmax bench attention --output results/attention
-	$(BIN)/python scripts/tables.py
+tables: $(READY) ## Fill the tables of the documents from the results of the experiments.
+	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name tables || exit 1; done
 
-tables: $(READY) ## Fill the tables of the documents from the files under results/.
-	$(BIN)/python scripts/tables.py
+figures: $(READY) ## Draw the figures of the documents from the results of the experiments.
+	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name figures || exit 1; done
 
 test: lint types ## Set up and run the whole gate: lint, format, types, doctests, tests.
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
@@ -68,4 +68,4 @@ format: $(READY) ## Format, and repair what can be repaired.
 
 clean: ## Remove everything that can be made again, .venv included.
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find src experiments tests -type d -name __pycache__ -prune -exec rm -rf {} +
