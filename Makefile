@@ -47,7 +47,7 @@ demo: $(READY) ## Set up and run the main job: heads that disperse, and heads th
 	$(BIN)/python -m experiments.max_retrieval demo --output $(OUTPUT)
 
 tables: $(READY) ## Fill the tables of the documents from the results of the experiments.
-	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name tables || exit 1; done
+	$(BIN)/python -m experiments.common.documents
 
 figures: $(READY) ## Draw the figures of the documents from the results of the experiments.
 	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name figures || exit 1; done
