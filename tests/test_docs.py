@@ -39,6 +39,7 @@ def _blocks(path: Path, language: str) -> list[tuple[int, str]]:
 @named
 def test_examples(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").symlink_to(EXPERIMENTS)
     torch.manual_seed(0)
     # Readers bring a model and their tokens. One namespace for all blocks: they are read in order.
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**tiny_models.SETTINGS)).eval()
@@ -85,7 +86,7 @@ def test_commands_exist(path: Path) -> None:
             assert spec is not None, command
             _check_options(_application(words[2]), words[3:], command)
         elif words[0] == "sharpmax" and len(words) > 1:
-            _check_options(importlib.import_module("sharpmax.cli").app, words[1:], command)
+            _check_options(importlib.import_module("sharpmax.cli._app").app, words[1:], command)
 
 
 def _application(module: str) -> object | None:
