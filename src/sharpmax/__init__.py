@@ -1,7 +1,7 @@
 """sharpmax keeps attention sharp as inputs grow.
 
-The mathematics works on NumPy arrays, torch tensors and JAX arrays. Neither PyTorch nor JAX nor
-transformers is imported before something that needs it is used.
+The mathematics works on NumPy arrays, torch tensors and JAX arrays. PyTorch, JAX and
+transformers are imported only when something needs them.
 """
 
 import importlib
@@ -43,7 +43,7 @@ __all__ = [
     "theory",
 ]
 
-# Where a name is, and what has to be installed for it: the module and the extra that brings it.
+# Where a name is defined, the package that it needs, and the extra that installs it.
 _LAZY = {
     "attention": ("sharpmax._attention", "torch", "torch"),
     "attention_statistics": ("sharpmax._attention", "torch", "torch"),
@@ -58,7 +58,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs PyTorch or transformers when it is first asked for."""
+    """Load names that need PyTorch or transformers on first use."""
     if name not in _LAZY:
         raise AttributeError(f"module 'sharpmax' has no attribute {name!r}")
     place, needed, extra = _LAZY[name]

@@ -1,6 +1,6 @@
-"""The seam to NumPy, PyTorch and JAX: the few operations that the mathematics needs, by framework.
+"""Provide the operations that the mathematics needs, for NumPy, PyTorch and JAX.
 
-A framework that the caller has not imported is never imported here: its arrays cannot have come in.
+A framework that the caller has not imported is never imported here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 Array = Any
-"""A NumPy array, a torch tensor or a JAX array; functions give back the kind that came in."""
+"""A NumPy array, a torch tensor or a JAX array; functions return the kind that they get."""
 
 
 class Namespace(ABC):
-    """What the mathematics asks of a framework, under one spelling."""
+    """The operations of a framework under one spelling."""
 
     name: str
 
@@ -43,7 +43,7 @@ class Namespace(ABC):
 
     @abstractmethod
     def traced(self, values: Array) -> bool:
-        """Whether `values` has no numbers yet to look at, as under compilation."""
+        """Whether `values` has no numbers yet, as under compilation."""
 
     @abstractmethod
     def max(self, values: Array, axis: int) -> Array:
@@ -99,7 +99,7 @@ class Namespace(ABC):
 
 
 class _NumPyLike(Namespace):
-    """NumPy, and what is spelled like it."""
+    """NumPy, and frameworks with its spelling."""
 
     def __init__(self, name: str, module: Any) -> None:
         self.name = name

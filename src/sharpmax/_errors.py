@@ -2,4 +2,4 @@
 
 
 class SharpmaxError(Exception):
-    """An error that sharpmax itself defines; catch it to catch all of them."""
+    """The base class of all errors that sharpmax defines."""

@@ -1,4 +1,4 @@
-"""Optional dependencies: loaded when they are needed; when missing, the error names the extra."""
+"""Load optional dependencies; a missing one raises an error that names the extra."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MissingExtraError", "available", "require"]
 
 
 class MissingExtraError(SharpmaxError, ImportError):
-    """A feature was asked for whose optional dependency is not installed.
+    """Say that an optional dependency of a feature is not installed.
 
     Args:
         module: Name of the module that could not be imported.
@@ -33,7 +33,7 @@ class MissingExtraError(SharpmaxError, ImportError):
 
     @property
     def install_command(self) -> str:
-        """The command that installs what is missing."""
+        """The command that installs the missing package."""
         return f"pip install 'sharpmax[{self.extra}]'"
 
     def __str__(self) -> str:

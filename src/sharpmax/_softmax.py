@@ -1,4 +1,4 @@
-"""Softmax whose rows are as sharp as a policy says."""
+"""Softmax at the temperature that a policy gives each row."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 def softmax(
     logits: Array, policy: Policy | None = None, axis: int = -1, where: Array | None = None
 ) -> Array:
-    """softmax(beta e) along `axis`, where beta is what `policy` says of each row.
+    """Compute softmax(beta e) along `axis`, with the beta that `policy` gives each row.
 
     Args:
         logits: NumPy array, torch tensor or JAX array with at least one axis.
-        policy: gives the inverse temperature of a row; None is plain softmax.
-        axis: the axis along which a row lies.
+        policy: gives the inverse temperature of each row; None is plain softmax.
+        axis: the axis of a row.
         where: booleans that broadcast to `logits`; False gives weight 0 and does not count.
 
     Returns:
         Weights of the kind, dtype and device of `logits`; they sum to one, or to zero in a row
-        that has nothing visible in it. The computation is in single precision at least.
+        without visible logits. The computation is in single precision at least.
 
     Raises:
         ValueError, TypeError: as `sharpmax.statistics` does.
@@ -42,17 +42,17 @@ def softmax(
 def inverse_temperature(
     logits: Array, policy: Policy, axis: int = -1, where: Array | None = None
 ) -> Array:
-    """The inverse temperature beta = 1/theta that `policy` gives each row of `logits`.
+    """Compute the inverse temperature beta = 1/theta that `policy` gives each row of `logits`.
 
     Args:
         logits: NumPy array, torch tensor or JAX array with at least one axis.
         policy: the rule.
-        axis: the axis along which a row lies.
+        axis: the axis of a row.
         where: booleans that broadcast to `logits`; False does not count.
 
     Returns:
-        An array without the axis `axis`, in single precision at least; 1 for a row that has
-        nothing visible in it.
+        An array without the axis `axis`, in single precision at least; 1 for a row
+        without visible logits.
 
     Raises:
         ValueError, TypeError: as `sharpmax.statistics` does.

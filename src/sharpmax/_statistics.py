@@ -1,4 +1,4 @@
-"""Statistics of rows of logits that stream: their maximum, mass and moment, and what follows.
+"""Measure rows of logits: maximum, mass and moment, from which the entropy follows.
 
 For the visible logits e of a row, with m = max e:
 
@@ -6,7 +6,7 @@ For the visible logits e of a row, with m = max e:
     moment  s = sum (e - m) exp(e - m)
     entropy H = log l - s / l        (nats)
 
-Two blocks of one row merge exactly, so a row can be measured in pieces, in any order.
+Statistics of two blocks of one row merge exactly, so a row can be measured in pieces, in any order.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _INFINITY = float("inf")
 
 
 class RowStatistics(NamedTuple):
-    """What is kept of each row: four arrays of the shape of the logits without their row axis.
+    """Statistics of each row: four arrays of the shape of the logits without their row axis.
 
-    Being a named tuple it is a pytree of JAX and of PyTorch, and passes through `jit`, `vmap` and
-    `torch.compile` as it is.
+    A named tuple is a pytree of JAX and PyTorch, so it passes through `jit`, `vmap` and
+    `torch.compile` unchanged.
 
     Attributes:
-        maximum: the largest visible logit; -inf for a row with nothing in it.
-        mass: the sum of exp(e - maximum); 0 for a row with nothing in it.
+        maximum: the largest visible logit; -inf for an empty row.
+        mass: the sum of exp(e - maximum); 0 for an empty row.
         moment: the sum of (e - maximum) exp(e - maximum), never positive.
-        count: how many logits of the row are visible, an integer.
+        count: the number of visible logits, an integer.
     """
 
     maximum: Array
@@ -39,9 +39,9 @@ class RowStatistics(NamedTuple):
     count: Array
 
     def merge(self, other: RowStatistics) -> RowStatistics:
-        """The statistics of the rows that consist of these blocks and the `other` ones.
+        """Merge the statistics of two blocks of the same rows.
 
-        Exact and associative up to rounding: blocks may come in any order and grouping.
+        Exact and associative up to rounding: blocks can come in any order and grouping.
 
         Example:
             >>> import numpy as np, sharpmax
@@ -61,32 +61,32 @@ class RowStatistics(NamedTuple):
         )
 
     def entropy(self) -> Array:
-        """Shannon entropy of the softmax of each row, in nats: log(mass) - moment / mass.
+        """Return the Shannon entropy of each row, in nats: log(mass) - moment / mass.
 
-        Between 0 and log(count); 0 for a row with nothing in it.
+        Between 0 and log(count); 0 for an empty row.
         """
         xp = namespace(*self)
         mass = xp.where(self.mass == 0, 1.0, self.mass)
         return xp.log(mass) - self.moment / mass
 
     def logsumexp(self) -> Array:
-        """log sum exp(e) of each row; -inf for a row with nothing in it."""
+        """Return log sum exp(e) of each row; -inf for an empty row."""
         xp = namespace(*self)
         return self.maximum + xp.log(xp.where(self.mass == 0, 1.0, self.mass))
 
 
 def statistics(logits: Array, axis: int = -1, where: Array | None = None) -> RowStatistics:
-    """Maximum, mass, moment and count of each row of `logits`.
+    """Compute maximum, mass, moment and count of each row of `logits`.
 
-    Logits of -inf, and those where `where` is False, are not there: they count neither in the
-    entropy nor in `count`. A NaN that is visible makes its own row NaN, no other. A visible +inf
-    is taken as the limit of a growing logit: the +inf entries of a row share its weight evenly
-    (mass is their number, moment 0).
+    Logits of -inf, and those where `where` is False, do not exist: they count neither in the
+    entropy nor in `count`. A visible NaN makes its own row NaN and no other. A visible +inf is the
+    limit of a growing logit: the +inf entries of a row share its weight evenly (mass is their
+    number, moment is 0).
 
     Args:
         logits: NumPy array, torch tensor or JAX array with at least one axis.
-        axis: the axis along which a row lies.
-        where: booleans that broadcast to `logits`; True marks what is visible.
+        axis: the axis of a row.
+        where: booleans that broadcast to `logits`; True means visible.
 
     Returns:
         Statistics without the axis `axis`: in the framework, on the device and in the dtype of
@@ -106,9 +106,9 @@ def statistics(logits: Array, axis: int = -1, where: Array | None = None) -> Row
 
 
 def merge_all(blocks: Iterable[RowStatistics]) -> RowStatistics:
-    """Fold the statistics of many blocks of the same rows into one.
+    """Merge the statistics of many blocks of the same rows.
 
-    Takes a generator and keeps one state, so rows that do not fit in memory can be measured.
+    Takes a generator and keeps one state, so it can measure rows that do not fit in memory.
 
     Raises:
         ValueError: if there is no block.
@@ -127,9 +127,9 @@ def merge_all(blocks: Iterable[RowStatistics]) -> RowStatistics:
 
 
 def entropy(logits: Array, axis: int = -1, where: Array | None = None) -> Array:
-    """Shannon entropy of softmax(logits) of each row, in nats.
+    """Compute the Shannon entropy of softmax(logits) of each row, in nats.
 
-    Args, raised errors and the treatment of what is invisible are those of `statistics`.
+    Arguments, errors and the treatment of invisible logits are those of `statistics`.
 
     Example:
         >>> import numpy as np
@@ -140,7 +140,7 @@ def entropy(logits: Array, axis: int = -1, where: Array | None = None) -> Array:
 
 
 class Rows:
-    """Rows of logits, measured once and ready to be weighed at any inverse temperature.
+    """Rows of logits, measured once, with weights at any inverse temperature.
 
     Everything is held relative to the maximum of the row (`gap`, never positive), so that
     beta (e - m) is exact near the maximum and cannot overflow, whatever the magnitude of e.
@@ -173,7 +173,7 @@ class Rows:
         )
 
     def tempered(self, inverse_temperature: Array) -> tuple[Array, Array]:
-        """Entropy of softmax(beta e), and the variance of e under it, at a finite beta a row."""
+        """Return entropy of softmax(beta e) and variance of e under it, for finite beta."""
         xp = self.xp
         beta = self._along_rows(inverse_temperature)
         unnormalised = self._unnormalised(beta)
@@ -186,14 +186,14 @@ class Rows:
         return xp.log(mass) - inverse_temperature * mean, variance / mass
 
     def logsumexp(self, inverse_temperature: Array) -> Array:
-        """log sum exp(beta e) of each row; -inf for a row with nothing in it."""
+        """log sum exp(beta e) of each row; -inf for an empty row."""
         xp = self.xp
         mass, _ = self._mass_and_moment(self._unnormalised(self._along_rows(inverse_temperature)))
         logarithm = xp.log(xp.where(mass == 0, 1.0, mass))
         return inverse_temperature * self.statistics.maximum + logarithm
 
     def weights(self, inverse_temperature: Array | None = None) -> Array:
-        """softmax(beta e), in the dtype of the logits; 0 for what is invisible."""
+        """Return softmax(beta e) in the dtype of the logits; 0 for invisible logits."""
         xp = self.xp
         if inverse_temperature is None:
             unnormalised = xp.where(self._weighed, xp.exp(self._gap), 0.0)
@@ -213,7 +213,7 @@ class Rows:
         )
 
     def _unnormalised(self, beta: Array) -> Array:
-        """exp(beta (e - m)) of what is visible; beta = inf leaves the maxima alone."""
+        """exp(beta (e - m)) of visible logits; at beta = inf only the maxima remain."""
         xp = self.xp
         hard = xp.isinf(beta)
         # The gap is at least -root and beta at most root, so that their product is finite.

@@ -1,4 +1,4 @@
-"""The theory of dispersion: how far attention over n items must spread, and what would stop it.
+"""Compute what the theory of dispersion says about attention over n items.
 
 The statements are those of "Softmax is not Enough (for Sharp Size Generalisation)" (Veličković,
 Perivolaropoulos, Barbero, Pascanu; ICML 2025). Throughout, e are the logits of a row, alpha its
@@ -29,21 +29,21 @@ __all__ = [
 ]
 
 _LARGEST_EXPONENT = 9000.0
-"""Largest spread / temperature for a critical length: Python prints no integer far beyond it."""
+"""Largest spread / temperature for a critical length: Python cannot print much larger integers."""
 
 _EXACT_INTEGERS = 2**53
-"""Up to here a double tells every integer from its neighbours."""
+"""Up to here a double represents every integer exactly."""
 
 _OVERFLOW_EXPONENT = 700.0
-"""Above this, exp is near the largest double, and the length is divided out inside of it."""
+"""Above this, exp overflows, so the length is divided out inside the exponent."""
 
 
 class DispersionBounds(NamedTuple):
-    """What a coefficient of a row can be at the least and at the most.
+    """The smallest and the largest possible coefficient of a row.
 
     Attributes:
         lower: (1/n) exp(-spread / temperature).
-        upper: (1/n) exp(+spread / temperature); it says nothing where it exceeds one.
+        upper: (1/n) exp(+spread / temperature); vacuous where it exceeds one.
     """
 
     lower: Any
@@ -51,7 +51,7 @@ class DispersionBounds(NamedTuple):
 
 
 def dispersion_bounds(n: Any, spread: Any, temperature: Any = 1.0) -> DispersionBounds:
-    """Bounds of every softmax coefficient of n logits that are no further apart than the spread.
+    """Bound every softmax coefficient of n logits within a given spread.
 
     Lemma 2.1 (softmax must disperse): with delta the spread and theta the temperature,
 
@@ -99,7 +99,7 @@ def dispersion_bounds(n: Any, spread: Any, temperature: Any = 1.0) -> Dispersion
 
 
 def critical_length(spread: Any, epsilon: Any, temperature: Any = 1.0) -> Any:
-    """The first number of items at which no coefficient of a row can reach epsilon any more.
+    """Return the number of items from which on no coefficient of a row can reach epsilon.
 
     From Lemma 2.1: the smallest whole n with (1/n) exp(delta / theta) < epsilon. At this n, and at
     every larger one, all coefficients are below epsilon, wherever the logits lie within the spread.
@@ -153,7 +153,7 @@ def spread_bound(
     key_norm: Any,
     scale: Any = 1.0,
 ) -> Array:
-    """The largest spread that the logits of a head can have, from its weights.
+    """Bound the spread of the logits of a head by its weights.
 
     Prop 3.1 (sharpness needs large weights): logits e_i = scale (Q y) · (K x_i) lie within
 
@@ -195,7 +195,7 @@ def spread_bound(
 def entropy_derivative(
     logits: Array, beta: Any, axis: int = -1, where: Array | None = None
 ) -> Array:
-    """How fast the entropy of a row falls as it is sharpened, in nats per unit of beta.
+    """Return the derivative of the entropy of a row by beta, in nats per unit of beta.
 
     Prop 3.2 (lowering the temperature lowers the entropy): with p = softmax(beta e),
 
@@ -235,7 +235,7 @@ def entropy_derivative(
 
 
 def entropy_grid(bases: Any, temperatures: Any, powers: int = 10) -> np.ndarray[Any, Any]:
-    """The entropy of softmax_theta(lambda^1, …, lambda^powers) over a plane (lambda, theta).
+    """Compute the entropy of softmax_theta(lambda^1, …, lambda^powers) on a grid (lambda, theta).
 
     Figure 5: the larger the base and the lower the temperature, the lower the entropy, in nats:
 

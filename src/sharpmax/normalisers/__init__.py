@@ -1,7 +1,7 @@
-"""Normalisers: from the logits of a row to its weights, one file an idea.
+"""Normalisers: maps from the logits of a row to its weights, one file per idea.
 
-Softmax with a policy and its alternatives behind one interface, for comparison and for models of
-one's own: `sharpmax.attention(..., normaliser=...)`.
+Softmax with a policy and its alternatives share one interface, for comparison and for use in
+models: `sharpmax.attention(..., normaliser=...)`.
 """
 
 from sharpmax.normalisers._asentmax import ASEntmax

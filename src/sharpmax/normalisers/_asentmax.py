@@ -14,23 +14,23 @@ from sharpmax.normalisers._parameters import check_heads, check_number, check_wh
 class ASEntmax(Entmax):
     """alpha-entmax(c e), c = delta + beta (log(1 + n))^gamma, beta and gamma from the query.
 
-    beta = softplus(q.u), gamma = reach tanh(q.v), with u and v learned for each head (adaptive
+    beta = softplus(q.u), gamma = reach tanh(q.v), with u and v learned per head (adaptive
     scalable entmax, arXiv 2506.16640). A key that is 1/(c (alpha - 1)) or more below the largest
     logit has weight 0. With gamma > 0 that distance shrinks like a power of log n, so it escapes
-    dispersion where competitors crowd no faster than that; the price is that of `Entmax`.
+    dispersion if competitors crowd no faster than that. The cost is that of `Entmax`.
 
-    As in the authors' code, the logarithm is of n + 1, so that a row that sees one key is no
-    exception. They take beta and gamma from the input of the layer; here it is the query, which is
-    what attention has of it.
+    As in the authors' code, the logarithm is of n + 1, so that a row with one key is no
+    exception. They compute beta and gamma from the input of the layer; here they come from the
+    query.
 
     Args:
         heads: number of heads.
         width: of the queries.
         alpha: as in `Entmax`.
-        delta: the part of the scale that is there at every length.
-        reach: bound of gamma.
+        delta: the part of the scale that does not depend on the length.
+        reach: the bound of gamma.
 
-    u and v begin at zero: c = delta + log 2 at every length, until training says otherwise.
+    u and v start at zero, so that c = delta + log 2 at every length before training.
 
     `weights` takes logits that are scaled already; call the module with query and key.
 

@@ -1,4 +1,4 @@
-"""Differential attention: what two maps have in common is taken away."""
+"""Subtract two attention maps: differential attention."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from sharpmax.normalisers._parameters import check_heads, check_number, check_wh
 class Differential(Normaliser):
     """softmax(e) - lambda softmax(e'), of the two maps of heads 2h and 2h + 1.
 
-    It does not escape: with logits in an interval of width d, both maps are at most exp(d)/n, and
-    so is their difference, up to 1 + lambda. What it takes away is what the two have in common. Its
-    rows sum to 1 - lambda and weights may be negative. The price is twice the queries and keys.
+    It does not escape dispersion: with logits in an interval of width d, both maps are at most
+    exp(d)/n, and their difference is at most (1 + lambda) exp(d)/n. It removes what the two maps
+    have in common. Rows sum to 1 - lambda, and weights can be negative. It needs twice the queries
+    and keys.
 
-    Ye et al., arXiv 2410.05258, who write lambda as a difference of exponentials that are shared by
-    a layer, and rescale the heads behind it; here lambda itself is learned for each head.
+    Ye et al., arXiv 2410.05258, who write lambda as a difference of exponentials that a layer
+    shares, and rescale the heads afterwards; here lambda itself is learned per head.
 
     Args:
-        heads: number of heads of weights; there are twice as many of logits.
+        heads: number of heads of weights; there are twice as many heads of logits.
         initial: lambda before training. Nothing is random.
 
     Example:

@@ -1,4 +1,4 @@
-"""Softmax over keys that have passed a layer with a step in it."""
+"""Apply softmax to keys after a layer with a step function."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from sharpmax.normalisers._parameters import Generators, check_heads, check_whol
 
 
 class Discontinuous(Normaliser):
-    """softmax(scale q.(k + W' step(W k + b))), a layer of its own for each head.
+    """softmax(scale q.(k + W' step(W k + b))), with one layer per head.
 
     The theorem assumes continuous layers, to conclude that logits are bounded at every length. A
-    step breaks the assumption: keys that are as close as you like may differ in logit. It does not
+    step breaks the assumption: keys that are arbitrarily close can differ in logit. It does not
     break the conclusion: a layer of finite width takes finitely many values, logits stay in an
-    interval of width d, and every weight is at most exp(d)/n. So it does not escape; what it can
-    do is to open a gap, of a size that does not depend on n, between keys that crowd. The price is
-    a gradient that is not its own: that of the sigmoid, passed through the step.
+    interval of width d, and every weight is at most exp(d)/n. So it does not escape dispersion. It
+    can open a gap of fixed size between keys that crowd. The cost is a surrogate gradient: that of
+    the sigmoid, passed through the step.
 
     Args:
         heads: number of heads.
         width: of the keys.
         hidden: width of the layer.
-        generator: of the random beginnings, which are uniform, as those of `torch.nn.Linear` are:
-            one for all heads, which are drawn one after the other, or one for each head; None is
-            PyTorch's own.
+        generator: source of the initial values, which are uniform as in `torch.nn.Linear`: one for
+            all heads, drawn one after the other, or one per head; None is PyTorch's own.
 
     Example:
         >>> import torch
@@ -44,7 +43,7 @@ class Discontinuous(Normaliser):
         self.heads, self.width = check_whole("heads", heads), check_whole("width", width)
         self.hidden = check_whole("hidden", hidden)
 
-        # Without a bias behind the step: the same for all keys, it would leave the weights alone.
+        # No bias after the step: it would be the same for all keys and leave the weights unchanged.
         start = 2.0 * drawn(torch.rand, heads, (2 * width + 1, hidden), generator) - 1.0
         inner, bias, outer = start.split((width, 1, width), dim=1)
         self.inner = nn.Parameter(inner / math.sqrt(width))

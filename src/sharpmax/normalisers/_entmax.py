@@ -1,4 +1,4 @@
-"""Entmax and sparsemax: exact zeros for what is far below the largest logit."""
+"""Give exact zeros to keys far below the largest logit: entmax and sparsemax."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Entmax(Normaliser):
     """alpha-entmax: ((alpha - 1) e - tau)_+ ^ (1 / (alpha - 1)), tau such that the row sums to one.
 
     A key whose logit is 1/(alpha - 1) or more below the largest has weight 0, however many there
-    are. So it escapes dispersion as long as the keys within that distance stay few; where they grow
-    in number with n, as in max retrieval, the weight is spread over them. The price is that keys of
-    weight 0 get no gradient.
+    are. So it escapes dispersion as long as few keys lie within that distance. If their number
+    grows with n, as in max retrieval, the weight spreads over them. Keys of weight 0 get no
+    gradient.
 
     Needs the package entmax (`sharpmax[entmax]`), whose algorithms it uses: exact for alpha 1.5 and
     2, bisection otherwise. Peters et al., arXiv 1905.05702.
 
     Args:
-        alpha: above 1, where softmax would be; 2 is sparsemax.
+        alpha: above 1 (the limit 1 is softmax); 2 is sparsemax.
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ class Sparsemax(Entmax):
     """(e - tau)_+, tau such that the row sums to one: the nearest distribution to the logits.
 
     `Entmax` with alpha = 2: a key that is 1 or more below the largest logit has weight 0. It
-    escapes dispersion under the same condition and at the same price. Martins and Astudillo,
+    escapes dispersion under the same condition and at the same cost. Martins and Astudillo,
     arXiv 1602.02068.
 
     Example:

@@ -1,4 +1,4 @@
-"""Hard attention: all weight to the largest logit."""
+"""Put all weight on the largest logit: hard attention."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepare
 class Hard(Normaliser):
     """1/m for the m visible logits that tie for the largest, 0 for all others.
 
-    The limit of zero temperature, `sharpmax.policies.Hard`: it escapes dispersion altogether. The
-    price is training: the weights have no gradient, unless the straight-through estimator gives
-    them that of softmax, which is not theirs.
+    The limit of zero temperature, `sharpmax.policies.Hard`: it escapes dispersion entirely. The
+    weights have no gradient, unless the straight-through estimator substitutes that of softmax.
 
     Args:
-        straight_through: the gradient is that of softmax(e).
+        straight_through: use the gradient of softmax(e).
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Linear attention, with its weights written out."""
+"""Write out the weights of linear attention."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sharpmax.normalisers._parameters import check_heads, check_whole
 class Linear(Normaliser):
     """g scale phi(q).phi(k), phi(x) = elu(x) + 1, or the same divided by its sum over the row.
 
-    Without normalisation a key has the same weight at every length, so that nothing disperses; the
-    output grows with n, and keys do not compete, which makes it hard to tell the largest. With it
+    Without normalisation a key has the same weight at every length, so nothing disperses. But the
+    output grows with n, and keys do not compete, so the largest is hard to single out. With it
     (Katharopoulos et al., arXiv 2006.16236, where scale and g cancel) it disperses as softmax does:
     phi is positive and bounded on a bounded set of keys, so that no weight is above c/n.
 
-    The weights are written out, for comparison; that they need not be is what linear attention is
-    for. `weights` takes the products of phi(q) and phi(k); call the module with query and key.
+    The weights are written out for comparison, although linear attention is meant to avoid that.
+    `weights` takes the products of phi(q) and phi(k); call the module with query and key.
 
     Args:
-        heads: with it a gain g is learned for each head, initially 1; without, g is 1. Not
-            together with `normalise`, in which a gain would cancel.
+        heads: learn a gain g per head, initially 1; None means g = 1. Not with `normalise`, where
+            a gain would cancel.
         normalise: divide by the sum of the row.
 
     Example:

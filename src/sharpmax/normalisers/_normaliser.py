@@ -1,4 +1,4 @@
-"""What a normaliser is: the map from the logits of a row to its weights."""
+"""Define what a normaliser is: a map from the logits of a row to its weights."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from torch import Tensor, nn
 class Normaliser(nn.Module, ABC):
     """A map from the logits e of a row to its weights; the last axis is that of the keys.
 
-    Whatever a normaliser does, these hold: what is invisible has weight 0, exactly, and does not
-    count in n; a row that sees no key has no weights but zeros; the computation is in single
-    precision at least and the result in the dtype that came in. Learned parameters have one entry a
-    head, [heads, 1, ...], and nothing mixes heads, so that heads may be stacked that know nothing
-    of each other. `weights` of one without parameters takes logits [..., keys] of any shape.
+    For every normaliser: hidden keys have weight 0 exactly and do not count in n; a row that sees
+    no key has zero weights; the computation is in single precision at least, and the result has the
+    dtype of the input. Learned parameters have one entry per head, [heads, 1, ...], and nothing
+    mixes heads, so independent heads can be stacked. `weights` of a normaliser without parameters
+    takes logits [..., keys] of any shape.
 
-    A normaliser of your own defines `weights`. One that makes logits in its own way overrides
-    `logits`; one whose weights depend on more than logits overrides `forward`, and
-    `sharpmax.attention` then has no place for a softcap or a bias and refuses them.
+    To write a normaliser, define `weights`. Override `logits` to make logits in another way.
+    Override `forward` if weights depend on more than logits; `sharpmax.attention` then accepts
+    neither a softcap nor a bias.
     """
 
     maps: ClassVar[int] = 1
-    """How many maps of logits make one map of weights. With 2, there are twice as many heads of
-    queries and of keys as heads of weights: 2h and 2h + 1 make h."""
+    """The number of maps of logits per map of weights. With 2, query and key heads 2h and 2h + 1
+    make head h of the weights."""
 
     normalised: bool = True
     """Whether the weights of a row with at least one visible key always sum to one."""
 
     def logits(self, query: Tensor, key: Tensor, scale: float) -> Tensor:
-        """e = scale q.k, in single precision at least.
+        """Compute e = scale q.k, in single precision at least.
 
         Args:
             query: [batch, heads, queries, width].
             key: [batch, heads, keys, width].
-            scale: of the product.
+            scale: the factor of the product.
 
         Returns:
             [batch, heads, queries, keys].
@@ -46,12 +46,12 @@ class Normaliser(nn.Module, ABC):
 
     @abstractmethod
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        """The weights of rows of logits.
+        """Compute the weights of rows of logits.
 
         Args:
             logits: [batch, heads, queries, keys].
-            visible: booleans that broadcast to `logits`; True marks what may be seen. A logit of
-                -inf is not seen either.
+            visible: booleans that broadcast to `logits`; True means visible. A logit of
+                -inf is never visible.
 
         Returns:
             Weights of the shape of `logits` (half as many heads if `maps` is 2) and their dtype.
@@ -63,7 +63,7 @@ class Normaliser(nn.Module, ABC):
     def forward(
         self, query: Tensor, key: Tensor, *, scale: float, visible: Tensor | None = None
     ) -> Tensor:
-        """Weights [batch, heads, queries, keys] of queries and keys, in the dtype of `query`."""
+        """Compute weights [batch, heads, queries, keys], in the dtype of `query`."""
         return self.weights(self.logits(query, key, scale), visible).to(query.dtype)
 
 
@@ -73,7 +73,7 @@ def promoted(values: Tensor) -> Tensor:
 
 
 def seen(logits: Tensor, visible: Tensor | None) -> Tensor:
-    """What is visible, in the shape of `logits`."""
+    """Visibility in the shape of `logits`."""
     if visible is None:
         return torch.ones_like(logits, dtype=torch.bool)
     if visible.dtype != torch.bool:
@@ -88,16 +88,16 @@ def seen(logits: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def prepared(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits in single precision at least, 0 where they are invisible, and what is visible.
+    """Logits in single precision at least, 0 where invisible, and the visibility.
 
-    What is invisible may be anything, NaN included, and gets no gradient.
+    Invisible logits can be anything, NaN included, and get no gradient.
     """
     visible = seen(logits, visible) & (logits != -math.inf)
     return torch.where(visible, promoted(logits), 0.0), visible
 
 
 def masked_softmax(logits: Tensor, visible: Tensor) -> Tensor:
-    """softmax(e) of what is visible; zeros where nothing is."""
+    """softmax(e) of visible logits; zeros for an empty row."""
     if logits.shape[-1] == 0:
         return logits
     # A finite filler: a row of -inf alone would be NaN, in the gradient too.

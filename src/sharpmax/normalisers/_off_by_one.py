@@ -1,4 +1,4 @@
-"""Softmax that may also give its weight to nothing."""
+"""Let a row attend to nothing: softmax with one more in the denominator."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepare
 class OffByOne(Normaliser):
     """exp(e_i) / (1 + sum exp(e_j)): softmax with one more key, of logit 0 and without a value.
 
-    Rows sum to less than one. It does not escape: every weight is below that of softmax, and one
-    more key is nothing among many. What it offers is a way to attend to nothing. Miller, "Attention
+    Rows sum to less than one. It does not escape dispersion: every weight is below that of
+    softmax. It offers a way to attend to nothing. Miller, "Attention
     is off by one" (2023).
 
     Example:

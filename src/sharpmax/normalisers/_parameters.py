@@ -1,4 +1,4 @@
-"""What the arguments of normalisers have in common, and how their parameters begin."""
+"""Check the arguments of normalisers and draw their initial parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 Generators = torch.Generator | Sequence[torch.Generator] | None
-"""Where random beginnings come from: one for all heads, one for each of them, or PyTorch's own."""
+"""Source of random initial values: one for all heads, one per head, or PyTorch's own."""
 
 
 def drawn(
@@ -27,7 +27,7 @@ def drawn(
 
 
 def mapped(values: Tensor, weight: Tensor) -> Tensor:
-    """A map of its own for each head: [..., heads, length, width] by [heads, width, out].
+    """A separate map per head: [..., heads, length, width] by [heads, width, out].
 
     As `values @ weight`, but without a copy of the weights for every entry of a batch.
     """

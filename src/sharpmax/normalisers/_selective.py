@@ -1,4 +1,4 @@
-"""Selective attention: keys that say which earlier keys are no longer needed."""
+"""Let later keys mask earlier ones: selective attention."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ BLOCK = 256
 class Selective(Normaliser):
     """softmax(e - F), F_j = sum over visible i > j of relu(a(k_i).b(k_j)/sqrt(rank)).
 
-    Later keys mask earlier ones, with projections a and b of the keys that are learned for each
-    head. The first visible key is never masked. F is a sum over keys, which grows with n, so the
-    spread of e - F is not bounded and the theorem does not hold: it escapes where all but a few
-    keys are selected with some log n in sum. The price: time that is quadratic in the keys even
-    for one query, and a result that depends on their order.
+    Later keys mask earlier ones, with projections a and b of the keys, learned per head. The first
+    visible key is never masked. F is a sum over keys and grows with n, so the spread of e - F is
+    not bounded and the theorem does not hold: it escapes dispersion if all but a few keys are
+    masked by about log n in sum. Time is quadratic in the keys even for one query, and the result
+    depends on their order.
 
-    After Leviathan et al., arXiv 2410.02703, where the scores are the logits of one head for all
-    heads and act on later positions only; here every head has its own, and a row counts what all
-    the keys that it sees have selected: all of them for one query at the end, those up to its own
-    position in causal attention, the same with a cache and without.
+    After Leviathan et al., arXiv 2410.02703, where the logits of one head serve as scores for
+    all heads and act on later positions only. Here every head has its own scores, and a row counts
+    the selections of all keys that it sees, with and without a cache.
 
     Keys select in blocks, so that one query needs memory that is linear in the number of keys.
     `weights` takes logits from which F is subtracted already; call the module with query and key.
@@ -36,9 +35,9 @@ class Selective(Normaliser):
         heads: number of heads.
         width: of the keys.
         rank: width of the projections.
-        generator: of their random beginnings, one for all heads, which are drawn one after the
-            other, or one for each head; None is PyTorch's own. They begin small: for keys of
-            variance 1, scores of some 0.1.
+        generator: source of their initial values: one for all heads, drawn one after the other,
+            or one per head; None is PyTorch's own. For keys of variance 1 the initial scores are
+            about 0.1.
 
     Example:
         >>> import torch

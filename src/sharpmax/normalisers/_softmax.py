@@ -10,7 +10,7 @@ from sharpmax.policies import Policy
 
 
 class Softmax(Normaliser):
-    """softmax(beta e), where beta is what a policy says of each row: `sharpmax.softmax`.
+    """softmax(beta e), with the beta that a policy gives each row: `sharpmax.softmax`.
 
     Without a policy this is what the dispersion theorem is about: with logits in an interval of
     width d, every weight is at most exp(d)/n. With a policy beta grows with the row's entropy or
@@ -19,7 +19,7 @@ class Softmax(Normaliser):
 
     Args:
         policy: gives the inverse temperature of a row; None is plain softmax. A parameter with one
-            axis has an entry a head.
+            axis has one entry per head.
         detach_temperature: hold beta constant in differentiation.
 
     Example:

@@ -1,4 +1,4 @@
-"""Scalable softmax: a temperature from the length, learned for each head."""
+"""Scale logits with the logarithm of the length: scalable softmax."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sharpmax.normalisers._parameters import check_heads, check_number, check_wh
 
 
 class SSMax(Normaliser):
-    """softmax(s log(n) e), s learned for each head (SSMax, arXiv 2501.19399).
+    """softmax(s log(n) e), s learned per head (SSMax, arXiv 2501.19399).
 
-    A logit that stands above all others by a gap g keeps its weight for every n where s g > 1,
-    because n exp(-s g log n) = n^(1 - s g). So it escapes dispersion where the gap does not shrink
-    with n; where competitors crowd closer as n grows (max retrieval: a gap like 1/n), log n is too
-    slow. The price: a row that sees one key more is a little sharper, useful or not.
+    A logit that leads by a gap g keeps its weight at every n if s g > 1, because
+    n exp(-s g log n) = n^(1 - s g). So it escapes dispersion if the gap does not shrink with n. If
+    competitors crowd as n grows (in max retrieval the gap shrinks like 1/n), log n is too slow. It
+    sharpens every row with its length, useful or not.
 
     Args:
         heads: number of heads.
@@ -49,9 +49,9 @@ class SSMax(Normaliser):
 class LogLength(Normaliser):
     """softmax(e log n / log N): sharper with the logarithm of the length, nothing learned.
 
-    As `SSMax` with s = 1/log N in every head, where N is the length of training: it escapes
-    dispersion where the gap of the largest logit is above log N for every n, and flattens rows that
-    are shorter than N (`sharpmax.policies.LogLength` does not).
+    This is `SSMax` (arXiv 2501.19399) with s = 1/log N in every head, where N is the training
+    length. It escapes dispersion if the largest logit leads by more than log N at every n. Unlike
+    `sharpmax.policies.LogLength` it flattens rows shorter than N.
 
     Args:
         train_length: N, above 1.

@@ -17,7 +17,7 @@ class StickBreaking(Normaliser):
     and nothing disperses. The price is the order: behind m keys whose logits are at least -d, a
     weight is at most (1 - sigmoid(-d))^m, so bounded logits hide what is far away exponentially,
     and a maximum that may stand anywhere is not found. Tan et al., arXiv 2410.17980, whose rows do
-    not see their own position; here a row sees what `visible` says.
+    not see their own position; here `visible` decides.
 
     Example:
         >>> import torch

@@ -16,7 +16,7 @@ class TopK(Normaliser):
 
     It escapes by bounding n: the largest weight is at least 1/k at every length. The price is a
     choice of k that no row can change, and no gradient for keys that are not among the k. Of
-    logits that tie for the last places, `torch.topk` says which are taken.
+    logits that tie for the last places, `torch.topk` decides which are taken.
 
     Args:
         k: at least 1.
