@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from experiments.common.labels import spread_apart
 from experiments.dispersion.measure import Curve, Dispersion
 from sharpmax import policies
 from sharpmax.report._page import style
@@ -88,7 +89,7 @@ def _draw_curves(axes: Any, measured: Dispersion) -> None:
     # A label may be at another height than the end of its line; a thin line connects them.
     ends = [float(np.log10(curve.largest[-1])) for curve in measured.curves]
     for curve, end, height in zip(
-        measured.curves, ends, style.spread_apart(ends, distance=0.33), strict=True
+        measured.curves, ends, spread_apart(ends, distance=0.33), strict=True
     ):
         color = _LINES.get(curve.name, {}).get("color", style.BLACK)
         axes.annotate(

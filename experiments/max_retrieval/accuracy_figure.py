@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from experiments.common.cells import percent
+from experiments.common.labels import spread_between
 from experiments.common.methods import ORACLE, Look, look
 from experiments.max_retrieval.records import Line, Table, WeightsKind, sizes_of
 from experiments.max_retrieval.tables import WEIGHTS, sets_and_seeds
@@ -192,7 +193,7 @@ def _label_axes(axes: Any, drawn: Sequence[_Drawn]) -> None:
 def _label_ends(axes: Any, drawn: Sequence[_Drawn], height: float) -> None:
     """Write the name of each line at its right end; names that would collide are moved."""
     inches = axes.get_position().height * height
-    places = style.spread_between(
+    places = spread_between(
         [each.end for each in drawn], distance=102 * 0.185 / inches, low=1.0, high=101.0
     )
     # Lines that end together keep the order of the table, the first on top.

@@ -16,12 +16,12 @@ from experiments.max_retrieval.records import Table as Results
 from sharpmax.policies import Paper
 from sharpmax.report._page.html import (
     code,
+    data_uri,
     entries,
     figure_html,
     folded,
     opening,
     paragraphs,
-    picture,
     section,
     table_html,
     write_html,
@@ -88,7 +88,7 @@ def write_page(
     reference = data.get("fit", {}).get("reference")
     with TemporaryDirectory() as folder:
         drawn = draw_all(table, figures, Path(folder))
-        pictures = {each.name: picture(each) for each in drawn}
+        pictures = {each.name: data_uri(each.read_bytes(), each.suffix) for each in drawn}
 
     def figure(name: str, alt: str, caption: str = "") -> str:
         return figure_html(pictures, name, alt, caption)

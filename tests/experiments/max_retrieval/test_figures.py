@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from experiments.common.cells import percent
+from experiments.common.labels import spread_between
 from experiments.common.methods import look
 from experiments.max_retrieval.accuracy_figure import draw_accuracy
 from experiments.max_retrieval.attention_maps import draw_attention
@@ -21,7 +22,6 @@ from experiments.max_retrieval.figures import draw_all
 from experiments.max_retrieval.records import Table
 from experiments.max_retrieval.temperature_figures import draw_entropy_plane, draw_fit
 from sharpmax._files import read_sealed, write_sealed
-from sharpmax.report._page.style import spread_between
 
 
 @pytest.fixture

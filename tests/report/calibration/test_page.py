@@ -9,18 +9,17 @@ from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
 from pages import Reader, assert_nothing_is_fetched, read
 from sharpmax._settings import is_control
 from sharpmax.models._evaluation.cells import Cell, cells_of
-from sharpmax.report.calibration.accuracy import draw_accuracy
 from sharpmax.report.calibration.arms import series_of
-from sharpmax.report.calibration.page import write_calibration_page, write_calibration_report
-from sharpmax.report.calibration.trade import draw_trade
+from sharpmax.report.calibration.figures import draw_accuracy, draw_trade
+from sharpmax.report.calibration.page import write_calibration_report
 
 EVALUATION = make_evaluation(rises={"paper in all heads": 1.3})
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Reader]:
-    path = tmp_path_factory.mktemp("page") / "new" / "report.html"
-    write_calibration_page(path, EVALUATION, CALIBRATIONS)
+    folder = tmp_path_factory.mktemp("page") / "new"
+    path, *_ = write_calibration_report(folder, EVALUATION, CALIBRATIONS)
     return path.read_text(encoding="utf-8"), read(path)
 
 
@@ -82,12 +81,11 @@ def test_all_files_are_written_and_the_same_each_time(tmp_path: Path) -> None:
 def test_no_calibration_helps_and_none_was_compared(tmp_path: Path) -> None:
     empty = {name: make_calibration(name, certain=None) for name in ("constant", "gain")}
     shares = {"plain": 0.5, "constant": 0.5, "gain": 0.5}
-    path = tmp_path / "nothing.html"
-    reader = read(write_calibration_page(path, make_evaluation(shares), empty))
+    reader = read(write_calibration_report(tmp_path, make_evaluation(shares), empty)[0])
     assert "No calibration significantly improved on the plain model" in reader.text
     assert "constant: no heads; no change passed the selection." in reader.text
     bare = make_evaluation({"plain": 0.5}, [Cell("passkey", 64)], questions=4, contexts=2)
-    reader = read(write_calibration_page(path, bare, {}))
+    reader = read(write_calibration_report(tmp_path, bare, {})[0])
     assert len(reader.all("img")) == 1
     assert "No arms were compared" in reader.text
 

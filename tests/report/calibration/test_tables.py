@@ -9,12 +9,11 @@ from calibrations import CALIBRATIONS, SHARES, make_calibration, make_evaluation
 from sharpmax.models._evaluation.cells import Cell
 from sharpmax.models._evaluation.verdict import judge
 from sharpmax.report.calibration.tables import (
+    change,
     changes_table,
     heads_table,
     largest_rise,
     means_table,
-    nats,
-    points,
     summary_table,
 )
 
@@ -105,13 +104,13 @@ def test_only_columns_with_values_are_shown() -> None:
 def test_the_largest_rise() -> None:
     found = largest_rise(EVALUATION, "paper in all heads")
     assert found is not None
-    length, change, (low, high) = found
+    length, rise, (low, high) = found
     assert length in (1024, 2048, 4096)
-    assert low < change < high
-    assert change == pytest.approx(1.3, abs=0.01)
+    assert low < rise < high
+    assert rise == pytest.approx(1.3, abs=0.01)
     assert largest_rise(EVALUATION, None) is None
 
 
 def test_signs() -> None:
-    assert points(-0.5, (-0.51, 0.002)) == f"{MINUS}50.0 [{MINUS}51.0, +0.2]"
-    assert nats(0.0123, (-0.001, 0.02)) == f"+0.012 [{MINUS}0.001, +0.020]"
+    assert change(-0.5, (-0.51, 0.002), of_text=False) == f"{MINUS}50.0 [{MINUS}51.0, +0.2]"
+    assert change(0.0123, (-0.001, 0.02), of_text=True) == f"+0.012 [{MINUS}0.001, +0.020]"

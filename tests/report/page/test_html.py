@@ -37,10 +37,8 @@ def test_sections_and_figures_without_content_are_left_out() -> None:
     assert html.figure_html({}, "name", "alt", "caption") == ""
 
 
-def test_pictures_are_inside(tmp_path: Path) -> None:
-    file = tmp_path / "point.png"
-    file.write_bytes(b"\x89PNG")
-    assert html.picture(file) == "data:image/png;base64,iVBORw=="
+def test_pictures_are_inside() -> None:
+    assert html.data_uri(b"\x89PNG", ".png") == "data:image/png;base64,iVBORw=="
 
 
 def test_marks_of_tables() -> None:

@@ -170,7 +170,7 @@ class Diagnosis(Saved):
             MissingExtraError: matplotlib is not installed.
             ValueError: a layer was not measured.
         """
-        return _report("entropy").draw_entropy(self, layers)
+        return _report().draw_entropy(self, layers)
 
     def plot_slopes(self) -> Any:
         """Plot a map of all heads: the slope of the entropy, and the verdict.
@@ -181,7 +181,7 @@ class Diagnosis(Saved):
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        return _report("slopes").draw_slopes(self)
+        return _report().draw_slopes(self)
 
     def plot_critical_lengths(self) -> Any:
         """Plot the length from which on no weight can reach 0.01, one point per head.
@@ -192,7 +192,7 @@ class Diagnosis(Saved):
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        return _report("critical").draw_critical_lengths(self)
+        return _report().draw_critical_lengths(self)
 
     def to_html(self, path: str | Path) -> Path:
         """Write a report as one self-contained HTML file.
@@ -203,7 +203,7 @@ class Diagnosis(Saved):
         Raises:
             MissingExtraError: matplotlib is not installed.
         """
-        written: Path = _report("page").write_diagnosis_page(path, self)
+        written: Path = _report().write_diagnosis_page(path, self)
         return written
 
     def to_pandas(self) -> Any:
@@ -275,9 +275,9 @@ class Diagnosis(Saved):
         ]
 
 
-def _report(module: str) -> Any:
-    """Load a module of `sharpmax.report`, the room above, which draws on demand."""
-    return import_module(f"sharpmax.report.diagnosis.{module}")
+def _report() -> Any:
+    """Load `sharpmax.report.diagnosis` by name: the one call to a room above, made on demand."""
+    return import_module("sharpmax.report.diagnosis")
 
 
 def _badness(head: Head) -> tuple[int, float, int, int]:

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from sharpmax.report._page import style
 from sharpmax.report._page.tables import Table
 
 _KINDS: Final = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -48,16 +49,7 @@ summary { cursor: pointer; margin: .8rem 0; }
 
 
 def write_html(path: str | Path, title: str, sections: Iterable[str]) -> Path:
-    """Write a page that needs no other file.
-
-    Args:
-        path: The file; missing folders are created.
-        title: Title of the page.
-        sections: HTML of the sections.
-
-    Returns:
-        The path.
-    """
+    """Write a page that needs no other file; missing folders are created."""
     page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -120,27 +112,25 @@ def figure_html(pictures: Mapping[str, str], name: str, alt: str, caption: str) 
     return f'<figure>\n<div class="wide">{image}</div>\n{below}</figure>\n'
 
 
-def picture(path: Path) -> str:
-    """Return an image file (.svg or .png) as a data URI, so that the page needs no file."""
-    return data_uri(path.read_bytes(), path.suffix)
-
-
 def data_uri(content: bytes, suffix: str) -> str:
     """Return the content of an image file (".svg" or ".png") as a data URI."""
     return f"data:{_KINDS[suffix]};base64,{base64.b64encode(content).decode('ascii')}"
 
 
+def embedded(figures: Mapping[str, Any], suffix: str) -> dict[str, str]:
+    """Return figures of matplotlib as data URIs, by name."""
+    return {name: data_uri(style.render(each, suffix), suffix) for name, each in figures.items()}
+
+
 def table_html(table: Table) -> str:
     """Return a table, which scrolls if the window is too narrow."""
 
-    def cell(tag: str, column: int, content: str) -> str:
-        kind = ' class="word"' if column < max(table.words, 1) else ""
-        return f"<{tag}{kind}>{inline(content)}</{tag}>"
-
     def line(tag: str, cells: Sequence[str]) -> str:
-        return (
-            "<tr>" + "".join(cell(tag, place, each) for place, each in enumerate(cells)) + "</tr>"
-        )
+        found = []
+        for place, cell in enumerate(cells):
+            word = ' class="word"' if place < max(table.words, 1) else ""
+            found.append(f"<{tag}{word}>{inline(cell)}</{tag}>")
+        return f"<tr>{''.join(found)}</tr>"
 
     rows = "\n".join(line("td", row) for row in table.rows)
     below = f'<p class="below">{inline(table.caption)}</p>\n' if table.caption else ""

@@ -18,43 +18,48 @@ __all__ = ["arms_table", "changes_table", "heads_table", "means_table", "summary
 
 _Interval = tuple[float, float]
 
+_ANSWERS = (
+    "Questions: {tasks}, {size}. Accuracy is over the questions that an arm was asked. Differences"
+    " are in percentage points, over the questions that both arms were asked, with 95% intervals"
+    " from resampled contexts. Answer loss: change in negative log-likelihood of the correct"
+    " answer, in nats, from plain. Text loss: largest increase over all lengths, in nats per token,"
+    " from plain."
+)
+_TEXT = (
+    "Windows of text: {size}. Loss in nats per token, and differences with 95% intervals from"
+    " resampled contexts. Text loss: largest increase over all lengths, from plain."
+)
+
 
 def summary_table(
     evaluation: Evaluation, calibrations: Mapping[str, Calibration], verdict: Verdict
 ) -> Table:
-    """Return a table with one row per arm: all questions of the fitted tasks, and ordinary text.
-
-    Args:
-        evaluation: The results.
-        calibrations: Calibrations by the names of their arms.
-        verdict: The verdict, whose tasks and subject are shown.
-    """
+    """Return a table with one row per arm: all questions of the fitted tasks, and ordinary text."""
     from sharpmax.models._evaluation.heads import changed_heads
     from sharpmax.models._evaluation.verdict import compare, surprise
 
+    def versus(arm: str, other: str | None, wording: str | None = None) -> str:
+        found = compare(evaluation, arm, other, verdict.tasks, wording=wording)
+        return "" if found is None or arm in (PLAIN, other) else "{} [{}, {}]".format(*shown(found))
+
     rows = []
-    of_text = verdict.of_text
     for arm in in_order(evaluation.arms):
         whole = compare(evaluation, arm, PLAIN, verdict.tasks)
-        unseen = compare(evaluation, arm, PLAIN, verdict.tasks, wording="unseen")
-        against = compare(evaluation, arm, verdict.subject, verdict.tasks)
-        answer_loss = surprise(evaluation, arm, PLAIN, verdict.tasks)
+        row = [
+            f"**{arm}**" if arm == verdict.subject else arm,
+            str(len(changed_heads(calibrations[arm]))) if arm in calibrations else "",
+            "" if whole is None else f"{whole.questions:,}",
+            "" if whole is None else level(whole.share, whole.of_text),
+            versus(arm, PLAIN),
+            versus(arm, PLAIN, wording="unseen"),
+            versus(arm, verdict.subject),
+        ]
+        losses = [surprise(evaluation, arm, PLAIN, verdict.tasks)]
         rise = largest_rise(evaluation, arm)
-        itself = arm == PLAIN
-        heads = str(len(changed_heads(calibrations[arm]))) if arm in calibrations else ""
-        rows.append(
-            [
-                f"**{arm}**" if arm == verdict.subject else arm,
-                heads,
-                "" if whole is None else f"{whole.questions:,}",
-                "" if whole is None else _share(whole),
-                "" if whole is None or itself else _difference(whole),
-                "" if unseen is None or itself else _difference(unseen),
-                "" if against is None or arm in (PLAIN, verdict.subject) else _difference(against),
-                "" if answer_loss is None or itself else nats(*answer_loss),
-                "" if rise is None or itself else nats(*rise[1:]),
-            ]
-        )
+        losses.append(None if rise is None else rise[1:])
+        row += ["" if each is None or arm == PLAIN else change(*each, True) for each in losses]
+        rows.append(row)
+    of_text = verdict.of_text
     header = [
         "arm", "heads changed", "windows" if of_text else "questions",
         "loss" if of_text else "accuracy, %", "vs plain", "vs plain, unseen wording",
@@ -62,75 +67,76 @@ def summary_table(
     ]  # fmt: skip
     every = compare(evaluation, PLAIN, PLAIN, verdict.tasks)
     size = "none" if every is None else f"{every.questions:,} in {every.contexts:,} contexts"
-    caption = (
-        f"Questions: {' and '.join(verdict.tasks) or 'none'}, {size}. Accuracy is over the"
-        " questions that an arm was asked. Differences are in percentage points, over the questions"
-        " that both arms were asked, with 95% intervals from resampled contexts. Answer loss:"
-        " change in negative log-likelihood of the correct answer, in nats, from plain. Text loss:"
-        " largest increase over all lengths, in nats per token, from plain."
-    )
-    if of_text:
-        caption = (
-            f"Windows of text: {size}. Loss in nats per token, and differences with 95% intervals"
-            " from resampled contexts. Text loss: largest increase over all lengths, from plain."
-        )
+    tasks = " and ".join(verdict.tasks) or "none"
+    caption = (_TEXT if of_text else _ANSWERS).format(tasks=tasks, size=size)
     return Table(header, rows, title="Results for all arms", caption=caption)
 
 
 def means_table(evaluation: Evaluation) -> Table:
-    """Return a table with one row per task, wording and arm, and one column per length.
-
-    Cells hold means and intervals. The best arm of each cell is bold.
-    """
+    """Return a table of means and intervals by length; the best arm of each cell is bold."""
 
     def cells(results: Mapping[str, CellResult]) -> dict[str, str]:
         of_text = next(iter(results.values())).task == "text"
         means = {arm: mean(result) for arm, result in results.items()}
         best = (min if of_text else max)(means.values(), key=float)
         differ = len(set(means.values())) > 1
-        return {
-            arm: f"{f'**{each}**' if differ and each == best else each} {_range(results[arm])}"
-            for arm, each in means.items()
-        }
+        found = {}
+        for arm, each in means.items():
+            low, high = (level(end, of_text) for end in results[arm].interval)
+            found[arm] = f"{f'**{each}**' if differ and each == best else each} [{low}, {high}]"
+        return found
 
-    return Table(
-        ["task", "arm", *_lengths(evaluation)],
-        _rows(evaluation, cells),
-        title="Accuracy and text loss",
-        caption=(
-            "Exact-match accuracy in percent by prompt length; for text, the loss in nats per"
-            f" token. Brackets: 95% intervals from resampled contexts. {source(evaluation)}"
-        ),
-        words=2,
+    caption = (
+        "Exact-match accuracy in percent by prompt length; for text, the loss in nats per"
+        f" token. Brackets: 95% intervals from resampled contexts. {source(evaluation)}"
     )
+    return _by_length(evaluation, cells, "Accuracy and text loss", caption)
 
 
 def changes_table(evaluation: Evaluation) -> Table:
     """Return a table of differences from the plain model; significant ones are bold."""
 
     def cells(results: Mapping[str, CellResult]) -> dict[str, str]:
-        if "plain" not in results:
-            return {}
+        plain = results.get(PLAIN)
         found = {}
         for arm, result in results.items():
-            change, interval = result.less(results["plain"])
-            said = nats(change, interval) if result.task == "text" else points(change, interval)
-            significant = interval[0] > 0 or interval[1] < 0
-            found[arm] = f"**{said}**" if significant else said
-        del found["plain"]
+            if plain is not None and arm != PLAIN:
+                difference, interval = result.less(plain)
+                said = change(difference, interval, result.task == "text")
+                found[arm] = f"**{said}**" if interval[0] > 0 or interval[1] < 0 else said
         return found
 
-    return Table(
-        ["task", "arm", *_lengths(evaluation)],
-        _rows(evaluation, cells),
-        title="Differences from the plain model",
-        caption=(
-            "Paired differences on the same questions, in percentage points; for text, in nats per"
-            " token, where an increase is harmful. Brackets: 95% intervals from resampled contexts;"
-            " bold if the interval excludes 0."
-        ),
-        words=2,
+    caption = (
+        "Paired differences on the same questions, in percentage points; for text, in nats per"
+        " token, where an increase is harmful. Brackets: 95% intervals from resampled contexts;"
+        " bold if the interval excludes 0."
     )
+    return _by_length(evaluation, cells, "Differences from the plain model", caption)
+
+
+def _by_length(
+    evaluation: Evaluation,
+    cells: Callable[[Mapping[str, CellResult]], dict[str, str]],
+    title: str,
+    caption: str,
+) -> Table:
+    """Return one row per task, wording and arm, of what `cells` makes of the results by arm."""
+    lengths = sorted({result.length for result in evaluation.results})
+    kinds = {(result.task, result.wording) for result in evaluation.results}
+    rows = []
+    for task, wording in sorted(kinds, key=lambda key: (TASKS.index(key[0]), key[1] == "unseen")):
+        own = [each for each in evaluation.results if (each.task, each.wording) == (task, wording)]
+        by_length = [{each.arm: each for each in own if each.length == n} for n in lengths]
+        told = [cells(found) if found else {} for found in by_length]
+        name = f"{task}, unseen wording" if wording == "unseen" else task
+        for arm in in_order(evaluation.arms):
+            line = [found.get(arm, "") for found in told]
+            if any(line):
+                rows.append([name, arm, *line])
+                # The name is shown once.
+                name = ""
+    header = ["task", "arm", *(f"{length:,}" for length in lengths)]
+    return Table(header, rows, title=title, caption=caption, words=2)
 
 
 def heads_table(calibration: Calibration) -> Table:
@@ -143,10 +149,9 @@ def heads_table(calibration: Calibration) -> Table:
     has_gain = any(each.gain != 1 for each in changes)
     rows = []
     for each in changes:
-        values = [each.parameters.get(name, "") for name in parameters]
-        values += [each.gain] if has_gain else []
-        shown = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in values)
-        rows.append([str(each.layer), str(each.head), *shown])
+        values = [each.parameters.get(name, "") for name in parameters] + [each.gain] * has_gain
+        told = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in values)
+        rows.append([str(each.layer), str(each.head), *told])
     return Table(["layer", "head", *parameters, *["gain"] * has_gain], rows, words=0)
 
 
@@ -160,38 +165,41 @@ def largest_rise(evaluation: Evaluation, arm: str | None) -> tuple[int, float, _
     """Return the largest increase in loss on text: its length, its size and its interval."""
     found = []
     for result in evaluation.results:
-        plain = evaluation.find("plain", result.cell)
+        plain = evaluation.find(PLAIN, result.cell)
         if result.task == "text" and result.arm == arm and plain is not None:
             found.append((result.length, *result.less(plain)))
     return max(found, key=lambda each: each[1], default=None)
 
 
-def points(difference: float, interval: _Interval) -> str:
-    """Format a difference between shares in percentage points, with its interval.
-
-    Example:
-        >>> points(0.0514, (0.012, 0.1))
-        '+5.1 [+1.2, +10.0]'
-    """
-    low, high = (signed(100 * end, 1) for end in interval)
-    return f"{signed(100 * difference, 1)} [{low}, {high}]"
-
-
-def nats(difference: float, interval: _Interval) -> str:
-    """Format a difference between losses in nats, with its interval."""
-    low, high = (signed(end, 3) for end in interval)
-    return f"{signed(difference, 3)} [{low}, {high}]"
+def level(value: float, of_text: bool) -> str:
+    """Format an accuracy in percent, or the loss on text."""
+    return f"{value:.3f}" if of_text else f"{100 * value:.1f}"
 
 
 def mean(result: CellResult) -> str:
-    """Format the mean of a cell: accuracy in percent, or the loss on text."""
-    return f"{result.mean:.3f}" if result.task == "text" else f"{100 * result.mean:.1f}"
+    """Format the mean of a cell."""
+    return level(result.mean, result.task == "text")
+
+
+def change(difference: float, interval: _Interval, of_text: bool) -> str:
+    """Format a difference, in percentage points or for text in nats, with its interval."""
+    scale, digits = (1, 3) if of_text else (100, 1)
+    value, low, high = (signed(scale * each, digits) for each in (difference, *interval))
+    return f"{value} [{low}, {high}]"
+
+
+def shown(found: Comparison) -> tuple[str, str, str]:
+    """Format the difference between two arms and its interval; of text, as a change in loss."""
+    low, high = found.interval
+    if found.of_text:
+        # A loss falls if it improves.
+        return signed(-found.difference, 3), signed(-high, 3), signed(-low, 3)
+    return signed(100 * found.difference, 1), signed(100 * low, 1), signed(100 * high, 1)
 
 
 def source(evaluation: Evaluation) -> str:
     """Say what was measured, on which data, by which command."""
-    settings = evaluation.settings
-    commands = evaluation.command.splitlines()
+    settings, commands = evaluation.settings, evaluation.command.splitlines()
     written = f"`{commands[0]}`"
     if len(commands) > 1:
         written = f"the {len(commands)} commands listed in evaluation.json"
@@ -200,48 +208,3 @@ def source(evaluation: Evaluation) -> str:
         f" {settings.questions:,} questions in {settings.contexts:,} contexts, or"
         f" {settings.windows:,} windows, per cell. Produced by {written}."
     )
-
-
-def _share(found: Comparison) -> str:
-    return f"{found.share:.3f}" if found.of_text else f"{100 * found.share:.1f}"
-
-
-def _difference(found: Comparison) -> str:
-    """Format a difference: of text as a change in loss, where less is better."""
-    if found.of_text:
-        low, high = found.interval
-        return nats(-found.difference, (-high, -low))
-    return points(found.difference, found.interval)
-
-
-def _range(result: CellResult) -> str:
-    low, high = result.interval
-    if result.task == "text":
-        return f"[{low:.3f}, {high:.3f}]"
-    return f"[{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _lengths(evaluation: Evaluation) -> list[str]:
-    return [f"{length:,}" for length in sorted({each.length for each in evaluation.results})]
-
-
-def _rows(
-    evaluation: Evaluation, cells: Callable[[Mapping[str, CellResult]], dict[str, str]]
-) -> list[list[str]]:
-    """Return rows of the texts that `cells` makes of the results of one cell, by arm."""
-    by_cell: dict[tuple[str, str], dict[int, dict[str, CellResult]]] = {}
-    for result in evaluation.results:
-        row = by_cell.setdefault((result.task, result.wording), {})
-        row.setdefault(result.length, {})[result.arm] = result
-    lengths = sorted({result.length for result in evaluation.results})
-    rows = []
-    for task, wording in sorted(by_cell, key=lambda key: (TASKS.index(key[0]), key[1] == "unseen")):
-        told = {length: cells(found) for length, found in by_cell[task, wording].items()}
-        name = f"{task}, unseen wording" if wording == "unseen" else task
-        for arm in in_order(evaluation.arms):
-            line = [told.get(length, {}).get(arm, "") for length in lengths]
-            if any(line):
-                rows.append([name, arm, *line])
-                # The name is shown once.
-                name = ""
-    return rows

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from sharpmax._settings import PLAIN, is_control
-from sharpmax.report._page.tables import signed
+from sharpmax.report._page.tables import listed, numbered, signed
 from sharpmax.report.calibration.arms import in_order
-from sharpmax.report.calibration.tables import largest_rise
+from sharpmax.report.calibration.tables import largest_rise, level, shown
 
 if TYPE_CHECKING:
     from sharpmax.models import Calibration, Evaluation, Verdict
@@ -41,69 +41,73 @@ ASSUMES: Final = (
 )
 
 
+_SCORES: Final = {
+    False: ("an accuracy of {} on {:,} test questions",
+            "raises accuracy on {:,} test questions from {} to {} ({})"),
+    True: ("a loss of {} on {:,} test windows of text",
+           "lowers the loss on {:,} test windows of text from {} to {} ({})"),
+}  # fmt: skip
+"""What the plain model scores and what a calibration changes, on questions and on text."""
+
+_ALONE: Final = (
+    " Changing the temperature of {heads} {effect}. Scaling head outputs alone reaches {loud}"
+    " (difference: {pair})."
+)
+_CASES: Final = {
+    "no control": (
+        "The effect of sharpening cannot be isolated. {subject} {effect}, but there is no"
+        " calibration of {missing} alone to compare with."
+    ),
+    "undecided": (
+        "The effect of sharpening is undecided. {subject} {effect}, but the difference between"
+        " temperatures alone and gains alone ({pair}) is not significant."
+    ),
+    "gain": (
+        "Sharpening does not explain the improvement. Scaling head outputs alone {effect}."
+        " Changing temperatures alone reaches {warm} (difference: {pair})."
+    ),
+    "both": (
+        "Sharpening alone does not explain the improvement. Changing the temperature of {heads} and"
+        " scaling head outputs {effect}. The combination is better than temperatures alone"
+        " ({beyond[0]}) and than gains alone ({beyond[1]})."
+    ),
+    "sharpening": f"Sharpening helps.{_ALONE}",
+    "flattening": f"Flattening helps, not sharpening.{_ALONE}",
+    "any": f"The improvement is not specific to sharpening.{_ALONE}",
+}
+"""The verdict in words, by its case."""
+
+
 def verdict_sentence(verdict: Verdict) -> str:
     """Say whether sharpening, rather than any calibration, improved the model, and by how much."""
-    plain = verdict.against_plain
+    plain, pair = verdict.against_plain, verdict.against_gain
     if not plain:
         return "No arms were compared, so no conclusion can be drawn about this model."
-    if verdict.case == "nothing":
-        return _nothing(plain)
-    assert verdict.subject is not None
-    subject, pair = plain[verdict.subject], verdict.against_gain
-    before, after = (_value(subject, share) for share in (subject.other_share, subject.share))
-    what = f"raises accuracy on {subject.questions:,} test questions"
-    if subject.of_text:
-        what = f"lowers the loss on {subject.questions:,} test windows of text"
-    effect = f"{what} from {before} to {after} ({_points(subject)})"
-    if verdict.case == "no control" or pair is None:
-        missing = "gains" if verdict.gain is None else "temperatures"
+    if verdict.subject is None:
+        some = {name: found.interval != (0.0, 0.0) for name, found in plain.items()}
+        each = (f"{name} {_points(plain[name]) if some[name] else 'none'}" for name in plain)
+        first = next(iter(plain.values()))
+        score, _ = _SCORES[first.of_text]
         return (
-            f"The effect of sharpening cannot be isolated. {verdict.subject} {effect}, but there is"
-            f" no calibration of {missing} alone to compare with."
+            "No calibration significantly improved on the plain model, so leave the model"
+            " unchanged. The plain model has"
+            f" {score.format(_value(first, first.other_share), first.questions)} (differences:"
+            f" {'; '.join(each)})."
         )
-    if verdict.case == "undecided":
-        return (
-            f"The effect of sharpening is undecided. {verdict.subject} {effect}, but the difference"
-            f" between temperatures alone and gains alone ({_points(pair)}) is not significant."
-        )
-    if verdict.case == "gain":
-        return (
-            f"Sharpening does not explain the improvement. Scaling head outputs alone {effect}."
-            f" Changing temperatures alone reaches {_value(pair, pair.share)} (difference:"
-            f" {_points(pair)})."
-        )
-    temperatures = f"Changing the temperature of {_heads(verdict)}"
-    if verdict.case == "both":
-        warm, loud = verdict.beyond
-        return (
-            f"Sharpening alone does not explain the improvement. {temperatures} and scaling head"
-            f" outputs {effect}. The combination is better than temperatures alone"
-            f" ({_points(warm)}) and than gains alone ({_points(loud)})."
-        )
-    opening = {
-        "sharpening": "Sharpening helps.",
-        "flattening": "Flattening helps, not sharpening.",
-        "any": "The improvement is not specific to sharpening.",
-    }[verdict.case]
-    return (
-        f"{opening} {temperatures} {effect}. Scaling head outputs alone reaches"
-        f" {_value(pair, pair.other_share)} (difference: {_points(pair)})."
-    )
-
-
-def _nothing(plain: Mapping[str, Comparison]) -> str:
-    each = "; ".join(
-        f"{name} {_points(found)}" if found.interval != (0.0, 0.0) else f"{name} none"
-        for name, found in plain.items()
-    )
-    first = next(iter(plain.values()))
-    value = _value(first, first.other_share)
-    score = f"an accuracy of {value} on {first.questions:,} test questions"
-    if first.of_text:
-        score = f"a loss of {value} on {first.questions:,} test windows of text"
-    return (
-        "No calibration significantly improved on the plain model, so leave the model unchanged."
-        f" The plain model has {score} (differences: {each})."
+    found = plain[verdict.subject]
+    before, after = (_value(found, share) for share in (found.other_share, found.share))
+    heads = numbered(verdict.sharper + verdict.flatter, "head")
+    if verdict.flatter:
+        heads += f" ({verdict.sharper:,} sharper, {verdict.flatter:,} flatter)"
+    return _CASES["no control" if pair is None else verdict.case].format(
+        subject=verdict.subject,
+        effect=_SCORES[found.of_text][1].format(found.questions, before, after, _points(found)),
+        missing="gains" if verdict.gain is None else "temperatures",
+        heads=heads,
+        pair="" if pair is None else _points(pair),
+        warm="" if pair is None else _value(pair, pair.share),
+        loud="" if pair is None else _value(pair, pair.other_share),
+        beyond=[_points(each) for each in verdict.beyond],
     )
 
 
@@ -152,7 +156,7 @@ def controls_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
     compared = {
         arm: compare(evaluation, verdict.subject, arm, verdict.tasks)
         for arm in evaluation.arms
-        if is_control(arm) and arm != "plain"
+        if is_control(arm) and arm != PLAIN
     }
     found = {arm: each for arm, each in compared.items() if each is not None}
     if not found:
@@ -169,17 +173,17 @@ def controls_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
 
 def fitted_sentence(calibrations: Mapping[str, Calibration]) -> str:
     """Say which text was used for fitting, selection and the test."""
-    for calibration in calibrations.values():
-        settings = calibration.notes.get("settings")
-        if settings:
-            test = settings["test_texts"]
-            held_out = ", ".join(test) if test else "the last quarter of each text, held out"
-            return (
-                f"Fitted on {' and '.join(settings['tasks'])} at {_numbers(settings['lengths'])}"
-                f" tokens in {', '.join(settings['texts'])}, with separate parts of each text for"
-                f" fitting and for selecting heads; tested on {held_out}."
-            )
-    return ""
+    noted = (calibration.notes.get("settings") for calibration in calibrations.values())
+    settings = next(filter(None, noted), None)
+    if settings is None:
+        return ""
+    lengths = listed(f"{length:,}" for length in settings["lengths"])
+    held_out = ", ".join(settings["test_texts"]) or "the last quarter of each text, held out"
+    return (
+        f"Fitted on {' and '.join(settings['tasks'])} at {lengths} tokens in"
+        f" {', '.join(settings['texts'])}, with separate parts of each text for fitting and for"
+        f" selecting heads; tested on {held_out}."
+    )
 
 
 def choice_sentence(calibrations: Mapping[str, Calibration]) -> str:
@@ -220,35 +224,26 @@ def accuracy_alt(evaluation: Evaluation) -> str:
 
 def trade_alt(calibrations: Mapping[str, Calibration]) -> str:
     """Describe the figure of the trade-off."""
-    kept = []
-    for name, calibration in calibrations.items():
-        chosen = calibration.notes.get("select", {}).get("chosen")
-        what = "none chosen"
-        if chosen is not None:
-            what = f"chosen with a gain of {chosen['gain']:.2f} and a rise of {chosen['rise']:.3f}"
-        kept.append(f"{name}: {what}")
-    return f"Improvement of the objective against the rise in text loss; {'; '.join(kept)}."
+    told = "chosen with a gain of {gain:.2f} and a rise of {rise:.3f}"
+    kept = {name: each.notes.get("select", {}).get("chosen") for name, each in calibrations.items()}
+    each = (f"{name}: {told.format(**c) if c else 'none chosen'}" for name, c in kept.items())
+    return f"Improvement of the objective against the rise in text loss; {'; '.join(each)}."
 
 
 def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> dict[str, str]:
     """Return the settings of the fits and of the evaluation by name."""
-    settings = evaluation.settings
-    found: dict[str, Any] = {"Model": f"{settings.model}, {settings.dtype}"}
-    for name, calibration in calibrations.items():
-        found[f"Fit of {name}"] = _fit_facts(calibration)
+    settings, machine = evaluation.settings, evaluation.machine
     lengths = sorted({result.length for result in evaluation.results})
-    found |= {
-        "Questions": (
-            f"{settings.questions:,} per cell in {settings.contexts:,} contexts, seed"
-            f" {settings.seed}; each maximum question has its own context"
-        ),
+    found = {
+        "Model": f"{settings.model}, {settings.dtype}",
+        **{f"Fit of {name}": _fit_facts(each) for name, each in calibrations.items()},
+        "Questions": f"{settings.questions:,} per cell in {settings.contexts:,} contexts, seed"
+        f" {settings.seed}; each maximum question has its own context",
         "Windows of text": f"up to {settings.windows:,} per cell, without overlap",
-        "Test lengths": f"{_numbers(lengths)} tokens",
-        "Test texts": "; ".join(
-            f"{name}, {size:,} characters" for name, size in settings.texts.items()
-        ),
+        "Test lengths": f"{listed(f'{length:,}' for length in lengths)} tokens",
+        "Test texts": "; ".join(f"{name}, {n:,} characters" for name, n in settings.texts.items()),
         "Machine": ", ".join(
-            f"{evaluation.machine[name]}" for name in ("processor", "system", "architecture")
+            str(machine[name]) for name in ("processor", "system", "architecture")
         ),
         "Versions": ", ".join(f"{name} {value}" for name, value in evaluation.versions.items()),
     }
@@ -261,37 +256,21 @@ def _fit_facts(calibration: Calibration) -> str:
         return ""
     items = "windows" if calibration.objective == "nats per token" else "questions"
     test = notes["test"]["objective"]
-    low, high = (signed(end, 3) for end in test["interval"])
+    change, low, high = (signed(each, 3) for each in (test["change"], *test["interval"]))
     return (
         f"{notes['steps']} steps of Adam, learning rate {notes['learning_rate']:g}, L1 weight"
-        f" {notes['shrink']:g}, seed {notes['seed']}; {items} per split: "
-        + ", ".join(f"{part} {count}" for part, count in sizes.items())
-        + f"; on the test split, {calibration.objective} go from {test['before']:.3f} to"
-        f" {test['after']:.3f} ({signed(test['change'], 3)}, 95% interval {low} to {high})"
+        f" {notes['shrink']:g}, seed {notes['seed']}; {items} per split:"
+        f" {', '.join(f'{part} {count}' for part, count in sizes.items())}; on the test split,"
+        f" {calibration.objective} go from {test['before']:.3f} to {test['after']:.3f} ({change},"
+        f" 95% interval {low} to {high})"
     )
 
 
-def _heads(verdict: Verdict) -> str:
-    total = verdict.sharper + verdict.flatter
-    some = "1 head" if total == 1 else f"{total:,} heads"
-    if not verdict.flatter:
-        return some
-    return f"{some} ({verdict.sharper:,} sharper, {verdict.flatter:,} flatter)"
-
-
 def _value(found: Comparison, share: float) -> str:
-    return f"{share:.3f} nats per token" if found.of_text else f"{100 * share:.1f}%"
+    return f"{level(share, found.of_text)}{' nats per token' if found.of_text else '%'}"
 
 
 def _points(found: Comparison) -> str:
-    if found.of_text:
-        # A loss falls if it improves.
-        high, low = (signed(-end, 3) for end in found.interval)
-        return f"{signed(-found.difference, 3)} nats, 95% interval {low} to {high}"
-    low, high = (signed(100 * end, 1) for end in found.interval)
-    return f"{signed(100 * found.difference, 1)} points, 95% interval {low} to {high}"
-
-
-def _numbers(values: Iterable[int]) -> str:
-    *most, last = (f"{value:,}" for value in values)
-    return f"{', '.join(most)} and {last}" if most else last
+    difference, low, high = shown(found)
+    unit = "nats" if found.of_text else "points"
+    return f"{difference} {unit}, 95% interval {low} to {high}"

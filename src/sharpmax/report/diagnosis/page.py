@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from sharpmax.report._page import html, style
 from sharpmax.report.diagnosis import text
-from sharpmax.report.diagnosis.critical import draw_critical_lengths
-from sharpmax.report.diagnosis.entropy import draw_entropy
-from sharpmax.report.diagnosis.slopes import draw_slopes
+from sharpmax.report.diagnosis.figures import draw_critical_lengths, draw_entropy, draw_slopes
 from sharpmax.report.diagnosis.tables import SHOWN, heads_table, verdicts_table
 
 if TYPE_CHECKING:
@@ -22,25 +20,9 @@ _MANY: Final = 400
 
 
 def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
-    """Write the report of a diagnosis: the conclusion, the heads, the bound, and next steps.
-
-    The file needs no other: pictures are embedded, and nothing is fetched.
-
-    Args:
-        path: The file; missing folders are created.
-        diagnosis: The diagnosis.
-
-    Returns:
-        The path.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Write the report of a diagnosis: the conclusion, the heads, the bound, and next steps."""
     suffix = ".png" if len(diagnosis.heads) >= _MANY else ".svg"
-    pictures = {
-        name: html.data_uri(style.render(figure, suffix), suffix)
-        for name, figure in _figures(diagnosis).items()
-    }
+    pictures = html.embedded(_figures(diagnosis), suffix)
     title = f"Attention dispersion in {diagnosis.name}"
     sections = [
         html.opening(title, text.conclusion(diagnosis), text.WHY),
@@ -55,7 +37,12 @@ def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
         ),
         _heads(diagnosis),
         _local(diagnosis),
-        _critical(diagnosis, pictures),
+    ]
+    if bound := text.critical(diagnosis):
+        alt = text.critical_alt(diagnosis)
+        figure = html.figure_html(pictures, "critical", alt, text.CRITICAL)
+        sections.append(html.section("Theoretical bound", html.paragraphs(bound), figure))
+    sections += [
         html.section(
             "Next steps",
             html.paragraphs(text.NEXT),
@@ -68,26 +55,9 @@ def write_diagnosis_page(path: str | Path, diagnosis: Diagnosis) -> Path:
     return html.write_html(path, title, sections)
 
 
-def draw_diagnosis(
-    folder: Path, diagnosis: Diagnosis, suffix: Literal[".png", ".svg"] = ".png"
-) -> dict[str, Path]:
-    """Draw all figures of a diagnosis.
-
-    Args:
-        folder: Folder for the files.
-        diagnosis: The diagnosis.
-        suffix: Format of the figures.
-
-    Returns:
-        The files by name: slopes, entropy and critical.
-
-    Raises:
-        MissingExtraError: matplotlib is not installed.
-    """
-    return {
-        name: style.save(figure, folder / f"{name}{suffix}")
-        for name, figure in _figures(diagnosis).items()
-    }
+def draw_diagnosis(folder: Path, diagnosis: Diagnosis) -> dict[str, Path]:
+    """Draw all figures of a diagnosis as PNG files, and return the files by name."""
+    return style.save_all(_figures(diagnosis), folder)
 
 
 def _figures(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -100,19 +70,15 @@ def _figures(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def _heads(diagnosis: Diagnosis) -> str:
     ordered = [head for head in diagnosis.worst() if head.verdict not in ("local", None)]
+    dispersing = [head for head in ordered if head.verdict == "dispersing"]
     if not ordered:
         return ""
-    first = [head for head in ordered if head.verdict == "dispersing"] or ordered
-    parts = [html.table_html(heads_table(diagnosis, first[:SHOWN]))]
+    parts = [html.table_html(heads_table(diagnosis, (dispersing or ordered)[:SHOWN]))]
     if len(ordered) > SHOWN:
-        table = heads_table(diagnosis, ordered)
-        parts.append(
-            html.folded(f"All {len(ordered):,} heads with full attention", html.table_html(table))
-        )
-    disperse = ordered[0].verdict == "dispersing"
-    return html.section(
-        "Heads that disperse most" if disperse else "Heads whose entropy grows most", *parts
-    )
+        summary = f"All {len(ordered):,} heads with full attention"
+        parts.append(html.folded(summary, html.table_html(heads_table(diagnosis, ordered))))
+    heading = "Heads that disperse most" if dispersing else "Heads whose entropy grows most"
+    return html.section(heading, *parts)
 
 
 def _local(diagnosis: Diagnosis) -> str:
@@ -121,20 +87,7 @@ def _local(diagnosis: Diagnosis) -> str:
     if not heads:
         return ""
     table = html.table_html(heads_table(diagnosis, heads[:SHOWN]))
-    shown = f"Measurements of {min(len(heads), SHOWN)} of them"
+    shown = html.folded(f"Measurements of {min(len(heads), SHOWN)} of them", table)
     return html.section(
-        "Sliding-window heads",
-        html.paragraphs(text.local(diagnosis, heads)),
-        html.folded(shown, table),
-    )
-
-
-def _critical(diagnosis: Diagnosis, pictures: dict[str, str]) -> str:
-    paragraph = text.critical(diagnosis)
-    if not paragraph:
-        return ""
-    return html.section(
-        "Theoretical bound",
-        html.paragraphs(paragraph),
-        html.figure_html(pictures, "critical", text.critical_alt(diagnosis), text.CRITICAL),
+        "Sliding-window heads", html.paragraphs(text.local(diagnosis, heads)), shown
     )

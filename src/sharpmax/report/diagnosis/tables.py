@@ -11,10 +11,16 @@ from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
 if TYPE_CHECKING:
     from sharpmax.models import Diagnosis, Head, HeadRecord
 
-__all__ = ["SHOWN", "heads_table", "readable", "verdicts_table"]
+__all__ = ["SHOWN", "heads_table", "mean", "readable", "verdicts_table"]
 
 SHOWN: Final = 15
 """Heads in a table."""
+
+_LAYOUTS: Final = {
+    "entropy": ".2f", "effective_support": ",.0f", "largest_weight": ".3f", "first_mass": ".3f",
+    "tail_mass": ".3f", "spread": ".1f",
+}  # fmt: skip
+"""How the figures of a head are written, in the order of the columns."""
 
 _SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -29,12 +35,7 @@ def verdicts_table(diagnosis: Diagnosis) -> Table:
 
 
 def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
-    """Return a table with one row per head and its measurements at the longest length.
-
-    Args:
-        diagnosis: The diagnosis.
-        heads: The heads to show.
-    """
+    """Return a table with one row per head and its measurements at the longest length."""
     shortest, longest = (f"{length:,}" for length in (diagnosis.lengths[0], diagnosis.lengths[-1]))
     header = [
         "verdict", "layer", "head", "slope", f"entropy at {shortest}", f"entropy at {longest}",
@@ -42,16 +43,13 @@ def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
         f"weight on last {diagnosis.tail}", "logit spread", "critical length",
     ]  # fmt: skip
     source = f" Measured on {diagnosis.source}." if diagnosis.source else ""
-    return Table(
-        header,
-        [_row(diagnosis, head) for head in heads],
-        caption=(
-            f"Means over rows at {longest} {diagnosis.unit}, unless stated otherwise. Effective"
-            " support is exp(entropy): the number of tokens in a uniform distribution with the same"
-            " entropy. Logit spread is the largest logit minus the smallest. Beyond the critical"
-            f" length, no weight can reach 0.01.{source}"
-        ),
+    caption = (
+        f"Means over rows at {longest} {diagnosis.unit}, unless stated otherwise. Effective"
+        " support is exp(entropy): the number of tokens in a uniform distribution with the same"
+        " entropy. Logit spread is the largest logit minus the smallest. Beyond the critical"
+        f" length, no weight can reach 0.01.{source}"
     )
+    return Table(header, [_row(diagnosis, head) for head in heads], caption=caption)
 
 
 def _row(diagnosis: Diagnosis, head: Head) -> list[str]:
@@ -61,20 +59,16 @@ def _row(diagnosis: Diagnosis, head: Head) -> list[str]:
         str(head.layer),
         str(head.head),
         "" if head.slope is None else f"{head.slope:.2f}",
-        _mean(diagnosis.record(head, diagnosis.lengths[0]), "entropy", ".2f"),
-        _mean(record, "entropy", ".2f"),
-        _mean(record, "effective_support", ",.0f"),
-        _mean(record, "largest_weight", ".3f"),
-        _mean(record, "first_mass", ".3f"),
-        _mean(record, "tail_mass", ".3f"),
-        _mean(record, "spread", ".1f"),
+        mean(diagnosis.record(head, diagnosis.lengths[0]), "entropy"),
+        *(mean(record, figure) for figure in _LAYOUTS),
         readable(record.critical_length),
     ]
 
 
-def _mean(record: HeadRecord, figure: str, layout: str) -> str:
-    value = getattr(record, figure)
-    return "" if value is None else format(value.mean, layout)
+def mean(record: HeadRecord, figure: str) -> str:
+    """Format the mean of a figure over rows, or return "" if nothing was measured."""
+    found = getattr(record, figure)
+    return "" if found is None else format(found.mean, _LAYOUTS[figure])
 
 
 def readable(length: float | None) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from sharpmax.report.diagnosis.tables import readable
+from sharpmax.report._page.tables import listed, numbered
+from sharpmax.report.diagnosis.tables import mean, readable
 from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
 
 if TYPE_CHECKING:
@@ -57,57 +58,39 @@ _TRIED: Final = 4
 
 def conclusion(diagnosis: Diagnosis) -> str:
     """Say how many heads disperse, what the others do, and what happens in the worst head."""
-    found = counts(diagnosis.heads)
-    total, number = len(diagnosis.heads), found.get("dispersing", 0)
+    found, total = counts(diagnosis.heads), numbered(len(diagnosis.heads), "head")
+    number = found.pop("dispersing", 0)
     first, last = diagnosis.lengths[0], diagnosis.lengths[-1]
     growth = f"as inputs grow from {first:,} to {last:,} {diagnosis.unit}"
-    heads = "head" if total == 1 else "heads"
     said = f"No head disperses {growth}."
     if number:
         verb, their = ("disperses", "its") if number == 1 else ("disperse", "their")
-        said = f"{number:,} of {total:,} {heads} {verb} {growth}: {their} attention spreads over"
+        said = f"{number:,} of {total} {verb} {growth}: {their} attention spreads over"
         said += " more and more tokens."
-    others = [
-        _OTHERS[verdict][n > 1].format(f"{n:,}")
-        for verdict, n in found.items()
-        if verdict in _OTHERS
-    ]
-    if others:
-        *most, end = others
-        joined = f"{', '.join(most)}{',' if len(most) > 1 else ''} and {end}" if most else end
-        said += f" Of the {'others' if number else f'{total:,} {heads}'}, {joined}."
+    if others := [_OTHERS[verdict][n > 1].format(f"{n:,}") for verdict, n in found.items()]:
+        said += f" Of the {'others' if number else total}, {listed(others, comma=',')}."
     worst = diagnosis.worst()[0]
-    return f"{said} {_story(diagnosis, worst)}".rstrip() if worst.verdict == "dispersing" else said
-
-
-def _story(diagnosis: Diagnosis, head: Head) -> str:
-    """Describe what happens in the worst head."""
-    ends = [diagnosis.record(head, diagnosis.lengths[end]) for end in (0, -1)]
-    supports = [record.effective_support for record in ends]
-    largest = [record.largest_weight for record in ends]
-    if None in (*supports, *largest):
-        return ""
-    before, after = (support.mean for support in supports if support is not None)
-    high, low = (weight.mean for weight in largest if weight is not None)
-    first, last = diagnosis.lengths[0], diagnosis.lengths[-1]
+    ends = [diagnosis.record(worst, length) for length in (first, last)]
+    if not number or not all(record.measured for record in ends):
+        return said
+    before, after = (mean(record, "effective_support") for record in ends)
+    high, low = (mean(record, "largest_weight") for record in ends)
     return (
-        f"In the head that disperses most (layer {head.layer}, head {head.head}), the effective"
-        f" number of attended tokens goes from {before:,.0f} at {first:,} {diagnosis.unit} to"
-        f" {after:,.0f} at {last:,}, and the largest weight from {high:.3f} to {low:.3f}."
+        f"{said} In the head that disperses most (layer {worst.layer}, head {worst.head}), the"
+        f" effective number of attended tokens goes from {before} at {first:,} {diagnosis.unit} to"
+        f" {after} at {last:,}, and the largest weight from {high} to {low}."
     )
 
 
 def local(diagnosis: Diagnosis, heads: Sequence[Head]) -> str:
     """Describe the heads with a sliding window."""
     layers = sorted({head.layer for head in heads})
-    seen = [diagnosis.record(head).visible for head in heads]
-    largest = max(number for number in seen if number is not None)
-    where = f"layers {', '.join(map(str, layers))}" if len(layers) > 1 else f"layer {layers[0]}"
-    some = "1 head" if len(heads) == 1 else f"{len(heads):,} heads"
+    largest = max(diagnosis.record(head).visible or 0.0 for head in heads)
+    where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
     return (
-        f"{some} in {where} {'sees' if len(heads) == 1 else 'see'} at most {largest:,.0f} tokens,"
-        " whatever the length of the input. These heads do not disperse with length, and cannot"
-        " retrieve anything from outside the window."
+        f"{numbered(len(heads), 'head')} in {where} {'sees' if len(heads) == 1 else 'see'} at most"
+        f" {largest:,.0f} tokens, whatever the length of the input. These heads do not disperse"
+        " with length, and cannot retrieve anything from outside the window."
     )
 
 
@@ -121,15 +104,15 @@ def critical(diagnosis: Diagnosis) -> str:
     spreads = [record.spread.q50 for record in measured if record.spread is not None]
     reached = sum(length <= diagnosis.tokens[-1] for length in lengths)
     soonest = measured[int(np.argmin(lengths))]
-    past = {0: "No head reaches", 1: "1 head reaches"}.get(reached, f"{reached:,} heads reach")
+    past = f"{numbered(reached, 'head')} {'reaches' if reached == 1 else 'reach'}"
     return (
         "By Lemma 2.1 (arXiv 2410.01104), if n logits differ by at most δ, no weight can reach 0.01"
         " once n exceeds exp(δ) / 0.01, the critical length. The median logit spread δ per head"
         f" ranges from {min(spreads):.1f} to {max(spreads):.1f}, with a median of"
-        f" {float(np.median(spreads)):.1f}. {past} the critical length within the longest input"
-        f" measured ({diagnosis.tokens[-1]:,.0f} tokens). The shortest critical length is"
-        f" {readable(soonest.critical_length)} tokens, in layer {soonest.layer}, head"
-        f" {soonest.head}."
+        f" {np.median(spreads):.1f}. {past if reached else 'No head reaches'} the critical length"
+        f" within the longest input measured ({diagnosis.tokens[-1]:,.0f} tokens). The shortest"
+        f" critical length is {readable(soonest.critical_length)} tokens, in layer"
+        f" {soonest.layer}, head {soonest.head}."
     )
 
 
@@ -180,16 +163,14 @@ def next_code(diagnosis: Diagnosis) -> str:
         entropy = diagnosis.record(head, diagnosis.lengths[0]).entropy
         if entropy is not None and head.verdict != "local":
             heads.setdefault(head.layer, {})[head.head] = entropy.mean
-    policies = ", ".join(
-        f"{layer}: Exponential({np.mean(list(heads[layer].values())):.2f})"
-        for layer in sorted(heads)
-    )
-    chosen = ", ".join(f"{layer}: {sorted(heads[layer])}" for layer in sorted(heads))
+    mine = sorted(heads.items())
+    policies = (f"{layer}: Exponential({np.mean([*each.values()]):.2f})" for layer, each in mine)
+    chosen = (f"{layer}: {sorted(each)}" for layer, each in mine)
     return (
         "import sharpmax\nfrom sharpmax.policies import Exponential\n\n"
-        f"policies = {{{policies}}}  # by layer: the entropy at {diagnosis.lengths[0]:,}"
-        f" {diagnosis.unit}\n"
-        f"with sharpmax.sharpen(model, policies, heads={{{chosen}}}):\n"
+        f"policies = {{{', '.join(policies)}}}  # by layer: the entropy at"
+        f" {diagnosis.lengths[0]:,} {diagnosis.unit}\n"
+        f"with sharpmax.sharpen(model, policies, heads={{{', '.join(chosen)}}}):\n"
         "    output = model.generate(**inputs)"
     )
 
@@ -202,17 +183,15 @@ def facts(diagnosis: Diagnosis) -> dict[str, str]:
     inputs = f"{diagnosis.inputs:,} per length" if diagnosis.inputs else "part of the first"
     inputs += f": {diagnosis.source}" if diagnosis.source else ""
     inputs += "; interrupted before all inputs were measured" if diagnosis.interrupted else ""
-    found: dict[str, Any] = {
+    found = {
         "Model": f"{diagnosis.name}, type {diagnosis.model_type}",
         "Precision": f"weights in {diagnosis.dtype}, statistics in at least single precision",
         "Attention implementation": diagnosis.implementation,
         "Inputs": inputs,
         "Lengths": lengths,
-        "Rows": (
-            f"{diagnosis.which_rows}; summed over heads: {diagnosis.rows_measured:,} measured,"
-            f" {diagnosis.rows_skipped:,} skipped without a visible key,"
-            f" {diagnosis.rows_non_finite:,} skipped as not finite"
-        ),
+        "Rows": f"{diagnosis.which_rows}; summed over heads: {diagnosis.rows_measured:,} measured,"
+        f" {diagnosis.rows_skipped:,} skipped without a visible key,"
+        f" {diagnosis.rows_non_finite:,} skipped as not finite",
         "Sinks": "excluded from entropy, n, largest weight and spread" if diagnosis.sink else "",
         "Not measured": "; ".join(f"{name}: {why}" for name, why in diagnosis.unmeasured.items()),
         "Temperature of the model itself": "; ".join(diagnosis.notes),
