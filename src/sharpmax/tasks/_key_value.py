@@ -15,7 +15,7 @@ from sharpmax.tasks._questions import (
     take,
 )
 
-__all__ = ["WORDINGS", "key_value"]
+__all__ = ["PAIRS", "WORDINGS", "key_value"]
 
 WORDINGS = (
     ("\nThe number of {key} is {value}.\n", "\nThe number of {key} is"),
@@ -28,6 +28,8 @@ WORDINGS = (
 
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 _DIGITS = 4
+PAIRS = 8
+"""Pairs per context."""
 
 
 def key_value(
@@ -38,7 +40,7 @@ def key_value(
     questions: int,
     seed: int,
     contexts: int = 16,
-    pairs: int = 8,
+    pairs: int = PAIRS,
     wordings: Sequence[int] = (0,),
     prefix: Sequence[int] = (),
 ) -> list[Question]:

@@ -20,14 +20,7 @@ Change = Policy | Calibration | None
 
 
 def named(changes: Change | Mapping[str, Any]) -> dict[str, Policy | Calibration]:
-    """Give names to changes.
-
-    Args:
-        changes: Changes by name, one change, or None for no change.
-
-    Raises:
-        ValueError: A name is that of a control.
-    """
+    """Give names to changes, and check those that are given: they may not be those of controls."""
     if changes is None:
         return {}
     if isinstance(changes, Calibration):
@@ -43,12 +36,7 @@ def named(changes: Change | Mapping[str, Any]) -> dict[str, Policy | Calibration
 def arms_of(
     changes: Mapping[str, Policy | Calibration], *, controls: bool = True
 ) -> dict[str, Change]:
-    """Collect the plain model, changes, and the controls of the best calibration among them.
-
-    Args:
-        changes: Changes by name.
-        controls: Whether to include the controls.
-    """
+    """Collect the plain model, changes, and the controls of the best calibration among them."""
     arms: dict[str, Change] = {PLAIN: None, **changes}
     if controls:
         arms |= {PAPER: Paper(warn=False), UNIFORM: Constant(UNIFORM_BETA)}
@@ -63,10 +51,6 @@ def shuffled(calibration: Calibration, seed: int = 0) -> Calibration:
     """Assign the changes of a calibration to other heads, to test whether the choice matters.
 
     Heads are exchanged within the whole model. The policy and the gain of a head stay together.
-
-    Args:
-        calibration: The calibration.
-        seed: Seed of the exchange.
 
     Raises:
         TypeError: Its policies are of several kinds, or of a kind that cannot be switched off.
@@ -88,9 +72,8 @@ def shuffled(calibration: Calibration, seed: int = 0) -> Calibration:
         gain = tuple(1.0 if gain is None else gain for gain in gains) if any(gains) else None
         if policy is not None or gain is not None:
             layers.append(LayerCalibration(index, policy, gain))
-    return replace(
-        calibration, layers=tuple(layers), before=None, after=None, notes={"shuffled": seed}
-    )
+    notes = {"shuffled": seed}
+    return replace(calibration, layers=tuple(layers), before=None, after=None, notes=notes)
 
 
 def describe(change: Change) -> dict[str, Any] | None:

@@ -17,15 +17,9 @@ from sharpmax._version import __version__
 from sharpmax.models._answers import answer
 from sharpmax.models._calibration.objectives import text_loss
 from sharpmax.models._calibration.result import Calibration
+from sharpmax.models._evaluation import cells as asking
 from sharpmax.models._evaluation.arms import Change, arms_of, named
-from sharpmax.models._evaluation.cells import (
-    Cell,
-    cells_of,
-    check_cells,
-    check_texts,
-    default_lengths,
-    items,
-)
+from sharpmax.models._evaluation.cells import Cell
 from sharpmax.models._evaluation.result import CellResult, Evaluation
 from sharpmax.models._inspect import (
     attention_layers,
@@ -140,22 +134,12 @@ def evaluate(
         ...
         ...     def decode(self, token_ids):
         ...         return bytes(token_ids).decode()
-        >>> config = LlamaConfig(
-        ...     vocab_size=256,
-        ...     hidden_size=16,
-        ...     intermediate_size=16,
-        ...     num_hidden_layers=1,
-        ...     num_attention_heads=2,
-        ... )
-        >>> options = {"tasks": ["passkey"], "lengths": [128, 256], "wordings": ["usual"]}
+        >>> sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        >>> config = LlamaConfig(vocab_size=256, num_attention_heads=2, **sizes)
+        >>> asked = {"tasks": ["passkey"], "lengths": [128, 256], "wordings": ["usual"]}
+        >>> options = {"questions": 2, "contexts": 2, "controls": False, **asked}
         >>> evaluation = sharpmax.evaluate(
-        ...     LlamaForCausalLM(config),
-        ...     Bytes(),
-        ...     changes={"sharp": Constant(2.0)},
-        ...     questions=2,
-        ...     contexts=2,
-        ...     controls=False,
-        ...     **options,
+        ...     LlamaForCausalLM(config), Bytes(), changes={"sharp": Constant(2.0)}, **options
         ... )
         >>> print(evaluation.summary())
         llama (float32): 2 questions in 2 contexts, or 16 windows, per cell
@@ -170,9 +154,9 @@ def evaluate(
     by_name = named_texts(texts)
     compared = named(changes)
     arms = arms_of(compared, controls=bool(compared) if controls is None else controls)
-    cells = cells_of(tasks, lengths or default_lengths(inner), wordings)
-    check_texts(tokenizer, by_name, max(cell.length for cell in cells))
-    check_cells(inner, tokenizer, list(by_name.values()), cells)
+    cells = asking.cells_of(tasks, lengths or asking.default_lengths(inner), wordings)
+    asking.check_texts(tokenizer, by_name, max(cell.length for cell in cells))
+    asking.check_cells(inner, tokenizer, list(by_name.values()), cells)
     settings = EvaluationSettings(
         **facts_of(inner, by_name), questions=questions, contexts=contexts, windows=windows,
         seed=seed,
@@ -212,19 +196,7 @@ def sizes_of(texts: Mapping[str, str]) -> dict[str, int]:
 def open_evaluation(
     path: str | Path | None, settings: EvaluationSettings, command: str, *, resume: bool = False
 ) -> Evaluation:
-    """Start an evaluation, or load one to resume it.
-
-    Args:
-        path: The file; None for none.
-        settings: What all cells have in common.
-        command: The command that produces it.
-        resume: Whether an existing file is loaded.
-
-    Raises:
-        FileExistsError: The file exists, and `resume` is false.
-        SettingsChangedError: The file has other settings.
-        DamagedFileError: The file is truncated or was edited.
-    """
+    """Start an evaluation, or load one with the same settings to resume it."""
     if path is None or not Path(path).exists():
         return Evaluation(settings, command)
     if not resume:
@@ -251,34 +223,15 @@ def run(
     path: str | Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
-    """Add the missing results to an evaluation, and write its file after every one of them.
-
-    Args:
-        evaluation: The evaluation.
-        model: The model. It is left unchanged.
-        tokenizer: Its tokenizer.
-        texts: Texts for the questions and windows.
-        arms: What is done to the model, by name.
-        cells: What is asked.
-        path: The file; None for none.
-        on_progress: Called after each question and window.
-
-    Raises:
-        SettingsChangedError: The evaluation has another arm of the same name.
-        ValueError: A text is too short for a cell, or the model has too few positions.
-    """
+    """Add the missing results to an evaluation, and write its file after every one of them."""
     evaluation.add_arms(arms)
-    settings = evaluation.settings
     missing = {c: [arm for arm in arms if evaluation.find(arm, c) is None] for c in cells}
     total, finished = sum(map(len, missing.values())), 0
     for cell, waiting in missing.items():
         if not waiting:
             continue
         # All arms get the same items, so that differences are paired.
-        drawn = items(
-            cell, tokenizer, texts, model, count=settings.questions, contexts=settings.contexts,
-            window_count=settings.windows, seed=settings.seed,
-        )  # fmt: skip
+        drawn = asking.items(cell, tokenizer, texts, model, evaluation.settings)
         for arm in waiting:
 
             def on_item(

@@ -17,21 +17,13 @@ Kind = Literal["temperature", "gain", "both"]
 
 
 class HeadChange(NamedTuple):
-    """What a calibration does to one head.
-
-    Attributes:
-        layer: Index of the layer.
-        head: Index of the query head.
-        policy: The policy of the head; None if its temperature is unchanged.
-        gain: Factor of the output.
-        flatter: Whether its rows become less sharp.
-    """
+    """What a calibration does to one query head."""
 
     layer: int
     head: int
-    policy: Policy | None = None
-    gain: float = 1.0
-    flatter: bool = False
+    policy: Policy | None = None  # None if its temperature is unchanged
+    gain: float = 1.0  # factor of the output
+    flatter: bool = False  # whether its rows become less sharp
 
     @property
     def sharper(self) -> bool:
@@ -45,11 +37,7 @@ class HeadChange(NamedTuple):
 
 
 def changed_heads(calibration: Calibration) -> list[HeadChange]:
-    """List the heads that a calibration changes, by layer.
-
-    Args:
-        calibration: The calibration.
-    """
+    """List the heads that a calibration changes, by layer."""
     found = []
     for entry in calibration.layers:
         count = calibration.head_counts[entry.index] or 0
@@ -58,16 +46,9 @@ def changed_heads(calibration: Calibration) -> list[HeadChange]:
         if entry.policy is not None:
             tempered, flatter = entry.policy.changes(count), entry.policy.flattens(count)
         for head in np.flatnonzero(tempered | (np.abs(gains - 1) > LEAST)).tolist():
-            policy = entry.policy if tempered[head] else None
-            found.append(
-                HeadChange(
-                    entry.index,
-                    head,
-                    None if policy is None else policy.of_head(head),
-                    float(gains[head]),
-                    bool(flatter[head]),
-                )
-            )
+            own = None if entry.policy is None or not tempered[head] else entry.policy.of_head(head)
+            gain, flat = float(gains[head]), bool(flatter[head])
+            found.append(HeadChange(entry.index, head, own, gain, flat))
     return found
 
 
@@ -90,13 +71,7 @@ def certain_gain(calibration: Calibration) -> float | None:
 
 
 def best(calibrations: Mapping[str, Calibration]) -> str | None:
-    """Find the calibration with the largest lower bound of its gain on the second split.
-
-    The test split plays no part in this.
-
-    Returns:
-        Its name; None if nothing was kept in any of them.
-    """
+    """Find the calibration with the largest `certain_gain`; None if nothing was kept in any."""
     gains = {name: certain_gain(calibration) for name, calibration in calibrations.items()}
     held = {name: gain for name, gain in gains.items() if gain is not None}
     return max(held, key=lambda name: held[name], default=None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sharpmax._files import SettingsChangedError, machine, versions
 from sharpmax._resampling import clustered_interval
-from sharpmax._settings import TASKS, EvaluationSettings, Task, Wording
+from sharpmax._settings import TASKS, WORDINGS, EvaluationSettings, Task, Wording
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._evaluation.arms import Change, describe
 from sharpmax.models._evaluation.cells import Cell
@@ -62,20 +63,13 @@ class CellResult:
     def less(self, other: CellResult) -> tuple[float, tuple[float, float]]:
         """Subtract the result of another arm on the same cell.
 
-        Args:
-            other: The result to subtract.
-
         Returns:
             The mean of the paired differences, and its 95% interval.
-
-        Raises:
-            ValueError: The other result belongs to another cell.
         """
         if (self.cell, self.contexts) != (other.cell, other.contexts):
             raise ValueError(f"other: expected a result of {self.cell}, got {other.cell}")
         differences = np.subtract(self.values, other.values)
-        interval = clustered_interval(differences.tolist(), self.contexts)
-        return float(differences.mean()), interval
+        return float(differences.mean()), clustered_interval(differences.tolist(), self.contexts)
 
 
 @dataclass
@@ -109,20 +103,13 @@ class Evaluation(Saved):
         return next((r for r in self.results if r.arm == arm and r.cell == cell), None)
 
     def equal(self, arm: str, cell: Cell) -> CellResult | None:
-        """Return the result of an arm on a cell from another arm that does the same, if any.
-
-        An empty calibration, for instance, does the same as the plain model.
-        """
+        """Return the result of an arm that does the same, as an empty calibration and none do."""
         same = (name for name, change in self.arms.items() if change == self.arms[arm])
         found = next((r for name in same if (r := self.find(name, cell)) is not None), None)
         return None if found is None else replace(found, arm=arm)
 
     def add_arms(self, arms: Mapping[str, Change]) -> None:
-        """Add arms by name.
-
-        Raises:
-            SettingsChangedError: There is another arm of that name.
-        """
+        """Add arms by name; refuse another change under the name of an arm."""
         for name, change in arms.items():
             plain = describe(change)
             if self.arms.setdefault(name, plain) != plain:
@@ -153,35 +140,29 @@ class Evaluation(Saved):
         lengths = sorted({result.length for result in self.results})
         rows = [["task", "arm", *(f"{length:,}" for length in lengths)]]
         kinds = {(result.task, result.wording) for result in self.results}
-        for task, wording in sorted(
-            kinds, key=lambda kind: (TASKS.index(kind[0]), kind[1] == "unseen")
-        ):
-            name = f"{task}, unseen wording" if wording == "unseen" else task
-            for arm in self.arms:
-                found = [self.find(arm, Cell(task, length, wording)) for length in lengths]
-                rows.append([name, arm, *map(_shown, found)])
-                name = ""
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for task, wording in product(TASKS, WORDINGS):
+            if (task, wording) in kinds:
+                name = f"{task}, unseen wording" if wording == "unseen" else task
+                for arm in self.arms:
+                    found = [self.find(arm, Cell(task, length, wording)) for length in lengths]
+                    rows.append([name, arm, *map(_shown, found)])
+                    name = ""
+        task_width, arm_width, *widths = (max(map(len, each)) for each in zip(*rows, strict=True))
         size = f"{settings.questions} questions in {settings.contexts} contexts"
         lines = [
             f"{settings.model} ({settings.dtype}): {size}, or {settings.windows} windows, per cell",
             "accuracy by length in tokens; for text the loss in nats per token",
             "",
         ]
-        for row in rows:
-            left = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
-            right = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-            lines.append("  ".join([*left, *right]).rstrip())
+        for name, arm, *shown in rows:
+            right = (value.rjust(width) for value, width in zip(shown, widths, strict=True))
+            lines.append("  ".join([name.ljust(task_width), arm.ljust(arm_width), *right]).rstrip())
         if self.calibrations:
             lines += ["", self.verdict().summary()]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evaluation as plain data, with means and intervals beside the values."""
-        results = [
-            {**asdict(result), "mean": result.mean, "interval": result.interval}
-            for result in self.results
-        ]
         return {
             "command": self.command,
             "settings": asdict(self.settings),
@@ -189,7 +170,10 @@ class Evaluation(Saved):
             "machine": self.machine,
             "arms": self.arms,
             "calibrations": {name: each.to_dict() for name, each in self.calibrations.items()},
-            "results": results,
+            "results": [
+                {**asdict(each), "mean": each.mean, "interval": each.interval}
+                for each in self.results
+            ],
         }
 
     @classmethod
@@ -199,23 +183,17 @@ class Evaluation(Saved):
         Raises:
             KeyError, TypeError, ValueError: The data do not fit.
         """
-        names = CellResult.__dataclass_fields__
         results = []
         for entry in data["results"]:
-            kept = {name: entry[name] for name in names}
-            lists = {name: tuple(v) for name, v in kept.items() if isinstance(v, list)}
-            results.append(CellResult(**{**kept, **lists}))
+            values: Any = (entry[name] for name in CellResult.__dataclass_fields__)
+            values = [tuple(each) if isinstance(each, list) else each for each in values]
+            results.append(CellResult(*values))
         # Files of earlier versions have no calibrations.
-        calibrations = data.get("calibrations", {})
-        return cls(
-            EvaluationSettings(**data["settings"]),
-            data["command"],
-            results,
-            data["arms"],
-            {name: Calibration.from_dict(each) for name, each in calibrations.items()},
-            data["versions"],
-            data["machine"],
-        )
+        given = data.get("calibrations", {}).items()
+        calibrations = {name: Calibration.from_dict(each) for name, each in given}
+        settings = EvaluationSettings(**data["settings"])
+        kept = {name: data[name] for name in ("command", "arms", "versions", "machine")}
+        return cls(settings, results=results, calibrations=calibrations, **kept)
 
 
 def _shown(result: CellResult | None) -> str:

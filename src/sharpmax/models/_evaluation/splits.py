@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import Any
 
 from sharpmax._settings import Task
 from sharpmax.models._calibration.objectives import Splits
-from sharpmax.models._evaluation.cells import check_texts
-from sharpmax.tasks import (
-    SEEN,
-    Question,
-    Tokenizer,
-    key_value,
-    maximum_of_length,
-    passkey,
-    start_tokens,
-)
+from sharpmax.models._evaluation.cells import Cell, check_texts, questions
+from sharpmax.tasks import SEEN, Question, Tokenizer
+from sharpmax.tasks._key_value import PAIRS
 
 __all__ = ["check_splits", "question_splits", "split_texts"]
 
 _FIT_SHARE, _KEPT_SHARE = 0.7, 0.75
-_PAIRS = 8
 _USES = {"fit": "fitting", "select": "selecting heads", "test": "the test"}
 
 # Contexts of a task at a length start at a multiple of this, so that no two share a number.
@@ -35,10 +27,6 @@ def split_texts(texts: Sequence[str], test_texts: Sequence[str] = ()) -> Splits[
 
     The first 70 percent of each text are for fitting and the rest for selecting. Without
     `test_texts`, the last quarter of each text is kept for the test before that.
-
-    Args:
-        texts: Texts for fitting and selecting.
-        test_texts: Texts for the test; without any, the test uses the ends of `texts`.
 
     Example:
         >>> split_texts(["a" * 28 + "b" * 12], ["c"])
@@ -66,15 +54,7 @@ def check_splits(
 ) -> None:
     """Check in advance that every passage is as long as the longest prompt in it.
 
-    Args:
-        tokenizer: Tokenizer of the model.
-        texts: The splits, from `split_texts`.
-        names: Names of the texts, in the same order.
-        lengths: Tokens per prompt in the calibration.
-        test_lengths: Tokens per prompt in the evaluation, which uses the third split.
-
-    Raises:
-        ValueError: A passage is too short.
+    The evaluation asks prompts of `test_lengths` in the third split. Names have the order of texts.
     """
     most = {"fit": max(lengths), "select": max(lengths), "test": max([*lengths, *test_lengths])}
     for split, longest in most.items():
@@ -93,42 +73,28 @@ def question_splits(
 ) -> Splits[Question]:
     """Draw questions for fitting, selecting and testing a calibration, in the seen wordings.
 
-    Args:
-        tokenizer: Tokenizer of the model.
-        texts: The splits, from `split_texts`.
-        tasks: The tasks, without "text".
-        lengths: Tokens per prompt; every task is asked at every length.
-        contexts: Contexts per task and length in each split. A context has one question of passkey
-            or maximum, or eight of key-value.
-        seed: The same seed gives the same questions.
+    Every task is asked at every length, about a number of contexts per split. A context has one
+    question of passkey or maximum, or eight of key-value.
     """
     splits: list[list[Question]] = []
     for number, (passages, count) in enumerate(zip(vars(texts).values(), contexts, strict=True)):
         found: list[Question] = []
         for place, (task, length) in enumerate(product(tasks, lengths)):
-            drawn = _draw(tokenizer, passages, task, length, count, seed * 3 + number)
+            drawn = _draw(Cell(task, length), tokenizer, passages, count, seed * 3 + number)
             found += [replace(each, context=place * _APART + each.context) for each in drawn]
         splits.append(found)
     return Splits(*splits)
 
 
 def _draw(
-    tokenizer: Tokenizer, texts: Sequence[str], task: Task, length: int, contexts: int, seed: int
+    cell: Cell, tokenizer: Tokenizer, texts: Sequence[str], contexts: int, seed: int
 ) -> list[Question]:
-    options: dict[str, Any] = {"seed": seed + 1000 * length, "prefix": start_tokens(tokenizer)}
-    if task == "maximum":
-        return maximum_of_length(tokenizer, length, questions=contexts, **options)
-    if task == "key-value":
-        return key_value(
-            tokenizer, texts, length, questions=contexts * _PAIRS, contexts=contexts, pairs=_PAIRS,
-            wordings=SEEN, **options,
-        )  # fmt: skip
+    seed += 1000 * cell.length
+    draw = partial(questions, cell, tokenizer, texts, contexts=contexts, seed=seed)
+    if cell.task == "maximum":
+        return draw(count=contexts)
+    if cell.task == "key-value":
+        return draw(count=contexts * PAIRS, wordings=SEEN)
     # A context has one question here, so `passkey` would use the first wording alone.
-    drawn = [
-        passkey(
-            tokenizer, texts, length, wordings=(wording,), questions=contexts, contexts=contexts,
-            **options,
-        )
-        for wording in SEEN
-    ]  # fmt: skip
+    drawn = [draw(count=contexts, wordings=(wording,)) for wording in SEEN]
     return [drawn[place % len(SEEN)][place] for place in range(contexts)]

@@ -23,23 +23,18 @@ from sharpmax.tasks import Tokenizer
 
 __all__ = ["Study"]
 
+# Settings that go to `calibrate` as they are.
+_OPTIONS = (
+    "tolerance", "steps", "batch", "text_batch", "text_weight", "learning_rate", "shrink", "seed",
+)  # fmt: skip
+
 
 class Study:
     """A calibration study in a folder, which can be interrupted and resumed.
 
     The folder holds `families/NAME.json`, one calibration per family; `calibration.json`, the best
-    of them; and `evaluation.json`, which grows cell by cell.
-
-    Args:
-        folder: The folder.
-        settings: What all families have in common.
-        command: The command that runs the study.
-        resume: Whether to resume the study in the folder; without it, an existing one is refused.
-
-    Raises:
-        FileExistsError: The folder holds a study, and `resume` is false.
-        SettingsChangedError: The folder holds a study with other settings.
-        DamagedFileError: A file in the folder is truncated or was edited.
+    of them; and `evaluation.json`, which grows cell by cell. Without `resume`, a folder that holds
+    a study is refused; with it, one with other settings.
     """
 
     def __init__(
@@ -48,6 +43,7 @@ class Study:
         self.folder = folder
         self.settings = settings
         self.command = command
+        self.evaluation_path = folder / "evaluation.json"
         self.calibrations: dict[str, Calibration] = {}
         files = sorted((folder / "families").glob("*.json"))
         if not resume and (files or self.evaluation_path.exists()):
@@ -59,11 +55,6 @@ class Study:
             check_settings(before, settings.to_dict(), file)
             self.calibrations[file.stem] = calibration
 
-    @property
-    def evaluation_path(self) -> Path:
-        """The file of the evaluation."""
-        return self.folder / "evaluation.json"
-
     def fit(
         self,
         family: FamilyName,
@@ -72,29 +63,17 @@ class Study:
         texts: Splits[str],
         on_progress: Callable[[Stage], None] = lambda _: None,
     ) -> Calibration:
-        """Calibrate a model with a family and write the file, unless it exists.
-
-        Args:
-            family: What may change in a head.
-            model: The model. It is left unchanged.
-            tokenizer: Its tokenizer.
-            texts: The splits, from `split_texts`.
-            on_progress: Called during the work.
-
-        Raises:
-            OtherModelError: The folder has a calibration of another model.
-            ValueError: A text is too short.
-        """
+        """Calibrate a model with a family and write the file, unless it exists."""
         known = self.calibrations.get(family)
         if known is not None:
             known.check(model)
             return known
         settings = self.settings
-        length = max(settings.lengths)
+        passages, length = vars(texts).values(), max(settings.lengths)
         ordinary: Splits[Window] = Splits(
             *(
-                windows(tokenizer, passages, length, count)
-                for passages, count in zip(vars(texts).values(), settings.windows, strict=True)
+                windows(tokenizer, part, length, count)
+                for part, count in zip(passages, settings.windows, strict=True)
             )
         )
         data: dict[str, Any] = {"data": ordinary, "objective": "text", "text": None}
@@ -104,21 +83,11 @@ class Study:
                 contexts=settings.contexts, seed=settings.seed,
             )  # fmt: skip
             data = {"data": questions, "objective": settings.objective, "text": ordinary}
+        options: dict[str, Any] = {name: getattr(settings, name) for name in _OPTIONS}
+        # Families of the entropy never flatten.
+        flatten = settings.flatten and "entropy" not in family
         found = calibrate(
-            model,
-            **data,
-            tolerance=settings.tolerance,
-            family=family,
-            # Families of the entropy never flatten.
-            flatten=settings.flatten and "entropy" not in family,
-            steps=settings.steps,
-            batch=settings.batch,
-            text_batch=settings.text_batch,
-            text_weight=settings.text_weight,
-            learning_rate=settings.learning_rate,
-            shrink=settings.shrink,
-            seed=settings.seed,
-            on_progress=on_progress,
+            model, family=family, flatten=flatten, on_progress=on_progress, **data, **options
         )
         notes = {**found.notes, "settings": settings.to_dict(), "command": self.command}
         found = replace(found, notes=notes)
@@ -127,11 +96,7 @@ class Study:
         return found
 
     def choose(self, families: Sequence[str]) -> Calibration:
-        """Write the best of some families as `calibration.json`.
-
-        Args:
-            families: The families. If none of them keeps anything, the first is written, empty.
-        """
+        """Write the best of some families, or the first, empty, as `calibration.json`."""
         name = best({family: self.calibrations[family] for family in families})
         chosen = self.calibrations[name or families[0]]
         chosen.save(self.folder / "calibration.json")
@@ -140,9 +105,7 @@ class Study:
     def arms(self, families: Sequence[str], controls: Sequence[str] = ()) -> dict[str, Change]:
         """Collect families, their controls and the plain model, by name.
 
-        Args:
-            families: The families.
-            controls: Families that serve as controls alone, and are never shuffled.
+        Families among `controls` are never shuffled.
         """
         found = arms_of({family: self.calibrations[family] for family in families})
         return found | {family: self.calibrations[family] for family in controls}

@@ -120,21 +120,7 @@ class Verdict:
         subject = "" if self.subject is None else f" ({self.subject})"
         lines = [f"verdict: {self.case}{subject}: {CASES[self.case]}"]
         pairs = [*self.against_plain.values(), self.against_gain, *self.beyond]
-        for found in pairs:
-            if found is not None:
-                figures = [found.difference, *found.interval]
-                words = [f"{100 * each:+.1f}" for each in figures]
-                unit = "percentage points"
-                if found.of_text:
-                    # As a change of the loss, which falls if the arm is better.
-                    difference, low, high = figures
-                    words = [f"{-each:+.3f}" for each in (difference, high, low)]
-                    unit = "nats per token"
-                lines.append(
-                    f"{found.arm} against {found.other}: {words[0]} {unit}, 95% interval "
-                    f"{words[1]} to {words[2]}"
-                )
-        return "\n".join(lines)
+        return "\n".join(lines + [_line(pair) for pair in pairs if pair is not None])
 
 
 def judge(
@@ -142,32 +128,20 @@ def judge(
     calibrations: Mapping[str, Calibration],
     tasks: Collection[str] | None = None,
 ) -> Verdict:
-    """Judge whether sharpening, and not any calibration, makes a model better.
-
-    Args:
-        evaluation: An evaluation with the arms of the calibrations and the plain model.
-        calibrations: Calibrations by the names of their arms.
-        tasks: The fitted tasks; by default those that the calibrations name.
-
-    Returns:
-        The verdict, which explains the rules.
-    """
+    """Judge whether a calibration helps, by the rules of `Verdict`, on the fitted tasks."""
     tasks = fitted_tasks(evaluation, calibrations) if tasks is None else tuple(tasks)
     warm, loud, both = (_best(calibrations, of) for of in ("temperature", "gain", "both"))
-    names = [name for name in (warm, loud, both) if name is not None]
-    found = {name: compare(evaluation, name, PLAIN, tasks) for name in names}
-    against_plain = {name: each for name, each in found.items() if each is not None}
+    found = [compare(evaluation, name, PLAIN, tasks) for name in (warm, loud, both)]
+    plain = {each.arm: each for each in found if each is not None}
     pair = compare(evaluation, warm, loud, tasks)
     alone = (compare(evaluation, both, each, tasks) for each in (warm, loud))
     beyond = tuple(each for each in alone if each is not None)
-    case, subject = _case(against_plain, warm, loud, both, pair, beyond)
+    case, subject = _case(plain, warm, loud, both, pair, beyond)
     changes = changed_heads(calibrations[subject]) if subject is not None else []
     sharper, flatter = sum(c.sharper for c in changes), sum(c.flatter for c in changes)
     if case == "sharpening" and flatter > sharper:
         case = "flattening"
-    return Verdict(
-        case, subject, warm, loud, both, against_plain, pair, beyond, sharper, flatter, tasks
-    )
+    return Verdict(case, subject, warm, loud, both, plain, pair, beyond, sharper, flatter, tasks)
 
 
 def compare(
@@ -178,51 +152,30 @@ def compare(
     *,
     wording: str | None = None,
 ) -> Comparison | None:
-    """Compare two arms on all cells of some tasks that both have answered.
+    """Compare two arms on all cells of some tasks, or of a wording, that both have answered.
 
-    Questions about one passage are not independent, whatever is hidden in it and however long the
-    prompt is: the same seed draws passages that start nearby. They count as one context.
-
-    Args:
-        evaluation: The evaluation.
-        arm: The first arm.
-        other: The second arm.
-        tasks: The tasks. Text is compared only if it is the only task: a loss is no accuracy.
-        wording: Wording of the questions; None for all.
-
-    Returns:
-        The comparison; None if there is nothing to compare.
+    Text is compared only if it is the only task: a loss is no accuracy.
     """
     pairs = _pairs(evaluation, arm, other, tasks, wording)
     if not pairs:
         return None
-    clusters = _clusters([mine for mine, _ in pairs])
+    clusters = _clusters(pairs)
     ours = np.concatenate([mine.values for mine, _ in pairs])
     theirs = np.concatenate([each.values for _, each in pairs])
     of_text = only_text(tasks)
     better = theirs - ours if of_text else ours - theirs
-    return Comparison(
-        arm=str(arm),
-        other=str(other),
-        share=float(ours.mean()),
-        other_share=float(theirs.mean()),
-        interval=clustered_interval(better.tolist(), clusters),
-        questions=len(ours),
-        contexts=len(set(clusters)),
-        of_text=of_text,
-    )
+    interval = clustered_interval(better.tolist(), clusters)
+    shares, sizes = (float(ours.mean()), float(theirs.mean())), (len(ours), len(set(clusters)))
+    return Comparison(str(arm), str(other), *shares, interval, *sizes, of_text)
 
 
 def surprise(
     evaluation: Evaluation, arm: str, other: str, tasks: Collection[str]
 ) -> tuple[float, tuple[float, float]] | None:
-    """Compare the negative log-probability of correct answers in two arms.
+    """Compare the negative log-probability of correct answers in two arms, in nats per answer.
 
     This is what a fit minimises. It distinguishes arms that answer nothing, or everything,
-    correctly.
-
-    Returns:
-        The mean difference in nats per answer with its 95% interval; None for text.
+    correctly. Returns the mean difference with its 95% interval; None for text.
     """
     pairs = _pairs(evaluation, arm, other, tasks)
     if not pairs or only_text(tasks):
@@ -230,8 +183,7 @@ def surprise(
     change = np.concatenate(
         [np.subtract(theirs.log_probabilities, mine.log_probabilities) for mine, theirs in pairs]
     )
-    clusters = _clusters([mine for mine, _ in pairs])
-    return float(change.mean()), clustered_interval(change.tolist(), clusters)
+    return float(change.mean()), clustered_interval(change.tolist(), _clusters(pairs))
 
 
 def fitted_tasks(
@@ -269,14 +221,26 @@ def _pairs(
     ]
 
 
-def _clusters(results: Sequence[CellResult]) -> list[Hashable]:
-    """The context of each question, over all cells."""
-    found: list[Hashable] = []
-    for result in results:
-        # Sequences of numbers have no text around them, and are drawn independently.
-        around = "numbers" if result.task == "maximum" else "text"
-        found += [(around, context) for context in result.contexts]
-    return found
+def _clusters(pairs: Sequence[tuple[CellResult, CellResult]]) -> list[Hashable]:
+    """The context of each question, over all cells.
+
+    Questions about one passage are not independent, whatever is hidden in it and however long the
+    prompt is: the same seed draws passages that start nearby. They count as one context. Sequences
+    of numbers have no text around them, and are drawn independently.
+    """
+    return [(mine.task == "maximum", context) for mine, _ in pairs for context in mine.contexts]
+
+
+def _line(found: Comparison) -> str:
+    difference, (low, high) = found.difference, found.interval
+    if found.of_text:
+        # As a change of the loss, which falls if the arm is better.
+        words, unit = [f"{-each:+.3f}" for each in (difference, high, low)], "nats per token"
+    else:
+        words = [f"{100 * each:+.1f}" for each in (difference, low, high)]
+        unit = "percentage points"
+    interval = f"95% interval {words[1]} to {words[2]}"
+    return f"{found.arm} against {found.other}: {words[0]} {unit}, {interval}"
 
 
 def _best(calibrations: Mapping[str, Calibration], of: Kind) -> str | None:
@@ -285,7 +249,7 @@ def _best(calibrations: Mapping[str, Calibration], of: Kind) -> str | None:
 
 
 def _case(
-    against_plain: Mapping[str, Comparison],
+    plain: Mapping[str, Comparison],
     warm: str | None,
     loud: str | None,
     both: str | None,
@@ -293,10 +257,10 @@ def _case(
     beyond: Sequence[Comparison],
 ) -> tuple[Case, str | None]:
     """The case, as far as differences show it, and the arm that it is about."""
-    helping = {name: each for name, each in against_plain.items() if each.better}
+    helping = {name: each.difference for name, each in plain.items() if each.better}
     if not helping:
         return "nothing", None
-    most = max(helping, key=lambda name: helping[name].difference)
+    most = max(helping, key=lambda name: helping[name])
     if pair is None:
         return "no control", most
     if both in helping and len(beyond) == 2 and all(each.better for each in beyond):
