@@ -12,13 +12,13 @@ from sharpmax.policies._hard import Hard
 from sharpmax.policies._identity import Identity
 from sharpmax.policies._log_length import LogLength
 from sharpmax.policies._monotone import Monotone
+from sharpmax.policies._parameter import parameter
 from sharpmax.policies._policy import (
     EntropyRange,
     EntropyRangeWarning,
     Neutral,
     Policy,
     Tempered,
-    parameter,
 )
 from sharpmax.policies._polynomial import Paper, Polynomial
 

@@ -9,7 +9,8 @@ from typing import ClassVar
 from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
-from sharpmax.policies._policy import Neutral, Policy, Tempered, parameter
+from sharpmax.policies._parameter import parameter
+from sharpmax.policies._policy import Neutral, Policy, Tempered
 
 
 @dataclass(frozen=True, eq=False)

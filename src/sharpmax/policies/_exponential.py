@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from sharpmax._arrays import Array
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
-from sharpmax.policies._policy import Neutral, Policy, Tempered, parameter
+from sharpmax.policies._parameter import parameter
+from sharpmax.policies._policy import Neutral, Policy, Tempered
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._pairs import check_pairs
-from sharpmax.policies._policy import EntropyRange, Policy, Tempered, parameter
+from sharpmax.policies._parameter import parameter
+from sharpmax.policies._policy import EntropyRange, Policy, Tempered
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import Rows, RowStatistics
 from sharpmax.policies._forms import KernelForm
+from sharpmax.policies._parameter import as_numbers, as_parameter, as_plain
 
 FORMAT = 1
 """Version of the JSON form. It grows when an older library could no longer read it correctly."""
@@ -97,7 +98,7 @@ class Policy(ABC):
         for entry in fields(self):
             if bounds := entry.metadata.get("bounds"):
                 name = f"{type(self).__name__}.{entry.name}"
-                value = _as_parameter(name, getattr(self, entry.name))
+                value = as_parameter(name, getattr(self, entry.name))
                 bounds.check(name, value)
                 object.__setattr__(self, entry.name, value)
 
@@ -250,7 +251,7 @@ class Policy(ABC):
     def _beyond(self, count: int, distance: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
         """Whether the neutral parameter is away from its value by more than the tolerance."""
         assert self.neutral is not None
-        away = _numbers(getattr(self, self.neutral.name)) - self.neutral.value
+        away = as_numbers(getattr(self, self.neutral.name)) - self.neutral.value
         return np.broadcast_to(distance(away) > self.neutral.tolerance, (count,)).copy()
 
     @staticmethod
@@ -283,7 +284,7 @@ class Policy(ABC):
             raise TypeError(f"policies: expected one kind for all heads, got {sorted(kinds)}")
         values: dict[str, Any] = {}
         for entry in fields(first):
-            own = [_plain(getattr(policy, entry.name)) for policy in parts]
+            own = [as_plain(getattr(policy, entry.name)) for policy in parts]
             if all(value == own[0] for value in own):
                 values[entry.name] = getattr(first, entry.name)
             elif "bounds" in entry.metadata:
@@ -311,7 +312,9 @@ class Policy(ABC):
         return {
             "format": FORMAT,
             "policy": type(self).__name__,
-            "parameters": {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)},
+            "parameters": {
+                entry.name: as_plain(getattr(self, entry.name)) for entry in fields(self)
+            },
         }
 
     def to_json(self) -> str:
@@ -375,79 +378,3 @@ class Policy(ABC):
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, repr(self.to_dict())))
-
-
-class Bounds(NamedTuple):
-    """The values that a parameter may take."""
-
-    above: float | None = None
-    at_least: float | None = None
-
-    def check(self, name: str, value: Array | float) -> None:
-        """Raise a ValueError that names the parameter, what was expected and what came."""
-        expected = "a finite number"
-        wrong = (abs(value) == float("inf")) | (value != value)
-        if self.above is not None:
-            expected += f" above {self.above:g}"
-            wrong = wrong | (value <= self.above)
-        if self.at_least is not None:
-            expected += f" of at least {self.at_least:g}"
-            wrong = wrong | (value < self.at_least)
-        if wrong if isinstance(wrong, bool) else namespace(wrong).any(wrong):
-            raise ValueError(f"{name}: expected {expected}, got {value}")
-
-
-def parameter(
-    default: Any = ...,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    axes: int = 0,
-) -> Any:
-    """Declare a parameter of a policy: a number, or an array with one entry per head.
-
-    Args:
-        default: the default value; without it the parameter is required.
-        above: the parameter has to be above this.
-        at_least: the parameter has to be at least this.
-        axes: how many axes the parameter has for a single head, as the knots of a curve have one.
-            They come last; an axis before them runs over heads.
-
-    Returns:
-        A field of a dataclass.
-    """
-    metadata = {"bounds": Bounds(above, at_least), "axes": axes}
-    if default is ...:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-def _as_parameter(name: str, value: Any) -> Array | float:
-    """`value` as a float, or as an array of the framework that it came in."""
-    xp = namespace(value)
-    if isinstance(value, bool | str | bytes | None):
-        raise TypeError(f"{name}: expected a number or an array of numbers, got {value!r}")
-    try:
-        array = xp.asarray(value)
-        if xp.name == "numpy":
-            array = np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{name}: expected a number or an array of numbers, got {value!r}"
-        ) from None
-    if xp.name == "numpy":
-        # A copy, so that the policy does not change when the caller's array does.
-        return float(array) if array.ndim == 0 else array.copy()
-    return array
-
-
-def _numbers(value: Any) -> np.ndarray[Any, Any]:
-    """A parameter as plain numbers, whatever framework, device or graph it belongs to."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    return np.asarray(value, dtype=np.float64)
-
-
-def _plain(value: Any) -> Any:
-    """Numbers, strings and nested lists instead of arrays."""
-    return value.tolist() if hasattr(value, "tolist") else value

@@ -12,13 +12,13 @@ from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._pairs import check_pairs
+from sharpmax.policies._parameter import parameter
 from sharpmax.policies._policy import (
     EntropyRange,
     EntropyRangeWarning,
     Neutral,
     Policy,
     Tempered,
-    parameter,
 )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sharpmax._attention.impl import _build
+from sharpmax._attention.impl._batching import batched
 from sharpmax._attention.temperature import Terms, through_policy, through_statistics
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form
@@ -342,34 +343,6 @@ def _no_second_derivative(ctx: Any, *gradients: Any) -> None:
     )
 
 
-def _batched(operator: Callable[..., tuple[Tensor, ...]], folded: set[int], fixed: set[int]) -> Any:
-    """Make a batching rule that folds the mapped axis into the batch.
-
-    Arguments numbered in `folded` have a batch. Those in `fixed` (a sink, the parameters of a
-    policy) hold for all batches and must not be mapped over.
-    """
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *given: Any) -> Any:
-        size, arguments = info.batch_size, list(given)
-        if any(in_dims[k] is not None for k in fixed):
-            raise NotImplementedError(
-                "sharpmax.attention: vmap over a sink or the parameters of a policy is not "
-                "supported; map over query, key, value and attn_mask"
-            )
-        for k in folded:
-            if (tensor := arguments[k]) is None:
-                continue
-            if in_dims[k] is None:
-                tensor = tensor.unsqueeze(0).expand(size, *tensor.shape)
-            else:
-                tensor = tensor.movedim(in_dims[k], 0)
-            arguments[k] = tensor.flatten(0, 1)
-        results = operator(*arguments)
-        return tuple(result.unflatten(0, (size, -1)) for result in results), (0,) * len(results)
-
-    return rule
-
-
 _OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "attention": (attention_now, _attention_fake),
     "attention_row_gradient": (_row_gradient, _row_gradient_fake),
@@ -407,5 +380,5 @@ for _name, _folded, _fixed in (
 ):
     _operator = getattr(torch.ops.sharpmax, _name).default
     torch.library.register_vmap(
-        f"sharpmax::{_name}", _batched(_operator, _folded, _fixed), lib=_LIBRARY
+        f"sharpmax::{_name}", batched(_operator, _folded, _fixed), lib=_LIBRARY
     )
