@@ -11,7 +11,7 @@ from experiments.common.cells import percent
 from experiments.common.labels import spread_between
 from experiments.common.methods import ORACLE, Look, look
 from experiments.max_retrieval.records import Line, Table, WeightsKind, sizes_of
-from experiments.max_retrieval.tables import WEIGHTS, sets_and_seeds
+from experiments.max_retrieval.rows import WEIGHTS, sets_and_seeds
 from sharpmax.report._page import style
 
 __all__ = ["draw_accuracy"]

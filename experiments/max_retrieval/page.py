@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from experiments.common.cells import percent
 from experiments.common.methods import look
-from experiments.max_retrieval import tables
+from experiments.max_retrieval import rows, tables
 from experiments.max_retrieval.figures import draw_all
 from experiments.max_retrieval.records import Line
 from experiments.max_retrieval.records import Table as Results
@@ -111,7 +111,7 @@ def write_page(
             table_html(tables.inference_table(table, kinds[0])),
             *(
                 folded(
-                    f"The same with {tables.WEIGHTS[kind]}",
+                    f"The same with {rows.WEIGHTS[kind]}",
                     table_html(tables.inference_table(table, kind)),
                 )
                 for kind in kinds[1:]
@@ -192,9 +192,9 @@ def _lead(table: Results, found: Mapping[str, Line]) -> str:
         f"On {n:,} items it is {accuracies}.",
         "The weights are the same each time: only the temperature of the attention differs.",
     ]
-    if best := tables.best_beyond(table, n):
+    if best := rows.best_beyond(table, n):
         sentences.append(
-            f"A head trained differently, with {tables.words(best[0])}, reaches"
+            f"A head trained differently, with {rows.words(best[0])}, reaches"
             f" {percent(best[1][n].mean)}% on {n:,} items with the exponential law."
         )
     return " ".join(sentences)
@@ -260,7 +260,7 @@ def _ran(table: Results, data: Mapping[str, Any]) -> dict[str, str]:
     trainings = [
         f"{name}: {described}"
         for name, recipe in table.recipes.items()
-        if (described := tables.recipe_text(recipe))
+        if (described := rows.recipe_text(recipe))
     ]
     found = {
         "Command": " && ".join(_commands(table, data)),

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.common.cells import p_value, percent, source, with_deviation
+from experiments.common.cells import p_value, percent, source
 from experiments.common.methods import ORACLE, look
 from experiments.max_retrieval.anatomy import load_anatomy
-from experiments.max_retrieval.records import (
-    LONGEST,
-    Line,
-    Record,
-    WeightsKind,
-    compare,
-    sizes_of,
-)
-from experiments.max_retrieval.records import (
-    Table as Results,
+from experiments.max_retrieval.records import LONGEST, Line, WeightsKind, compare, sizes_of
+from experiments.max_retrieval.records import Table as Results
+from experiments.max_retrieval.rows import (
+    WEIGHTS,
+    best_beyond,
+    caption_of,
+    cell_of,
+    columns_of,
+    common_sizes,
+    recipe_text,
+    records_of,
+    rows_of,
+    sets_and_seeds,
+    words,
 )
 from sharpmax.report._page.tables import Table
 
 __all__ = [
-    "WEIGHTS",
     "anatomy_table",
-    "best_beyond",
     "beyond_table",
     "demo_table",
     "further_table",
@@ -33,16 +35,11 @@ __all__ = [
     "inference_table",
     "pages",
     "paper_table",
-    "recipe_text",
     "selected_table",
-    "sets_and_seeds",
     "tables",
     "trained_table",
     "training_table",
-    "words",
 ]
-
-WEIGHTS: Final = {"averaged": "averaged weights", "last": "last iterate"}
 
 _PUBLISHED: Final[Mapping[int, tuple[float, float, str]]] = {
     16: (98.6, 98.6, ".4"),
@@ -65,12 +62,6 @@ _RECALLED: Final = frozenset({32, 8192})
 _HEADLINE: Final = (16, 64, 256, 1024, 4096, 16384)
 _PREDICTED: Final = (1024, 16384)
 _THREE: Final = ("softmax", "paper", "exponential")
-
-_MANY: Final = 6
-"""With more columns than these, deviations no longer fit."""
-
-_MOST: Final = 0.9
-"""A size has a column if such a share of the lines has it."""
 
 
 def tables(results: Path) -> dict[str, str]:
@@ -137,16 +128,16 @@ def headline_table(table: Results) -> Table:
     """
     at_inference = table.at_inference("averaged")
     found = {look(name).label: at_inference[name] for name in _THREE if name in at_inference}
-    sizes = [n for n in _sizes(found, "methods at inference") if n in _HEADLINE]
+    sizes = [n for n in common_sizes(found, "methods at inference") if n in _HEADLINE]
     note = " The weights are the same in all rows."
     if best := best_beyond(table, sizes[-1]):
         label = f"{look('exponential').label}, head trained with {words(best[0])}"
         note = f" The first {len(found)} rows share the same weights; the last row was trained"
         note += " differently."
         found[label] = best[1]
-    rows = _rows(found, sizes)
-    below = _caption(table, found.values(), sizes, "averaged") + note
-    return Table(["accuracy at n items, %", *_columns(sizes)], rows, caption=below)
+    rows = rows_of(found, sizes)
+    below = caption_of(table, found.values(), sizes, "averaged") + note
+    return Table(["accuracy at n items, %", *columns_of(sizes)], rows, caption=below)
 
 
 def demo_table(table: Results) -> Table:
@@ -178,14 +169,14 @@ def paper_table(table: Results) -> Table:
     for n in sorted({*sizes_of(measured, up_to=LONGEST), *_PUBLISHED}):
         cells = [f"{n:,}", *_published(n)]
         for softmax, paper in ours.values():
-            cells += [_cell(softmax, n), _cell(paper, n), p_value(compare(paper, softmax, n))]
+            cells += [cell_of(softmax, n), cell_of(paper, n), p_value(compare(paper, softmax, n))]
         rows.append(cells)
     header = ["n", "softmax, published", "its rule, published", "p"]
     for weights in ours:
         header += [f"softmax, {WEIGHTS[weights]}", f"paper's rule, {WEIGHTS[weights]}", "p"]
     below = (
         "Accuracy in percent. † quoted from memory, not confirmed in a source. Ours: mean ±"
-        f" standard deviation, {sets_and_seeds(_records(measured))}; p: paired t-test of the rule"
+        f" standard deviation, {sets_and_seeds(records_of(measured))}; p: paired t-test of the rule"
         f" against softmax on the same weights. {source(table.command)}"
     )
     return Table(header, rows, title="The table of the paper and ours", caption=below, words=0)
@@ -201,18 +192,18 @@ def inference_table(table: Results, weights: WeightsKind = "averaged") -> Table:
         LookupError: There are no such results.
     """
     found = table.at_inference(weights)
-    sizes = _sizes(found, f"methods at inference with {WEIGHTS[weights]}")
-    below = _caption(table, found.values(), sizes, weights)
+    sizes = common_sizes(found, f"methods at inference with {WEIGHTS[weights]}")
+    below = caption_of(table, found.values(), sizes, weights)
     oracle = found.pop(ORACLE, None)
-    rows = _rows({look(name).label: line for name, line in found.items()}, sizes)
+    rows = rows_of({look(name).label: line for name, line in found.items()}, sizes)
     if oracle is not None:
-        rows.append([f"{look(ORACLE).label} ‡", *(_cell(oracle, n, sizes) for n in sizes)])
+        rows.append([f"{look(ORACLE).label} ‡", *(cell_of(oracle, n, sizes) for n in sizes)])
         below += f" ‡ {look(ORACLE).meaning}."
     if {"exponential", "paper"} <= set(found):
         values = [p_value(compare(found["exponential"], found["paper"], n)) for n in sizes]
         if any(values):
             rows.append([f"p, {look('exponential').label} against {look('paper').label}", *values])
-    return Table(["method at inference", *_columns(sizes)], rows, caption=below)
+    return Table(["method at inference", *columns_of(sizes)], rows, caption=below)
 
 
 def trained_table(table: Results, weights: WeightsKind = "averaged") -> Table:
@@ -222,7 +213,7 @@ def trained_table(table: Results, weights: WeightsKind = "averaged") -> Table:
         LookupError: There are no such results.
     """
     found = table.lines("trained", weights)
-    sizes = _sizes(found, f"methods used in training, with {WEIGHTS[weights]}")
+    sizes = common_sizes(found, f"methods used in training, with {WEIGHTS[weights]}")
     methods = [method for _, method in found]
     names = {
         look(method).label
@@ -230,8 +221,10 @@ def trained_table(table: Results, weights: WeightsKind = "averaged") -> Table:
         else f"{look(method).label} ({recipe})": line
         for (recipe, method), line in found.items()
     }
-    below = _caption(table, found.values(), sizes, weights)
-    return Table(["trained and tested with", *_columns(sizes)], _rows(names, sizes), caption=below)
+    below = caption_of(table, found.values(), sizes, weights)
+    return Table(
+        ["trained and tested with", *columns_of(sizes)], rows_of(names, sizes), caption=below
+    )
 
 
 def training_table(
@@ -252,16 +245,16 @@ def training_table(
         for key, line in table.lines("training", weights).items()
         if methods is None or key[1] in methods
     }
-    sizes = _sizes(found, f"details of the training with {WEIGHTS[weights]}")
+    sizes = common_sizes(found, f"details of the training with {WEIGHTS[weights]}")
     rows: list[list[str]] = []
     for (recipe, method), line in found.items():
         # The recipe is described once.
         known = bool(rows) and rows[-1][0] == recipe
         what = "" if known else recipe_text(table.recipes.get(recipe))
-        cells = [_cell(line, n, sizes) for n in sizes]
+        cells = [cell_of(line, n, sizes) for n in sizes]
         rows.append([recipe, what, look(method).label, *cells])
-    below = _caption(table, found.values(), sizes, weights)
-    header = ["training", "recipe", "at inference", *_columns(sizes)]
+    below = caption_of(table, found.values(), sizes, weights)
+    header = ["training", "recipe", "at inference", *columns_of(sizes)]
     return Table(header, rows, caption=below, words=3)
 
 
@@ -284,13 +277,13 @@ def beyond_table(table: Results) -> Table:
                 if method != "softmax":
                     changes.append(look(method).label)
                 found.setdefault(tuple(changes), line)
-    sizes = _sizes(found if methods else {}, "recipes beyond the paper's")
+    sizes = common_sizes(found if methods else {}, "recipes beyond the paper's")
     ordered = {
         " + ".join(changes) or "none: plain softmax, last iterate": found[changes]
         for changes in sorted(found, key=len)
     }
-    below = _caption(table, found.values(), sizes)
-    return Table(["changes", *_columns(sizes)], _rows(ordered, sizes), caption=below)
+    below = caption_of(table, found.values(), sizes)
+    return Table(["changes", *columns_of(sizes)], rows_of(ordered, sizes), caption=below)
 
 
 def selected_table(table: Results) -> Table:
@@ -308,9 +301,9 @@ def selected_table(table: Results) -> Table:
         for (recipe, method), line in lines.items()
         if method in shown and (recipe == base or not recipe.startswith("standard"))
     }
-    sizes = _sizes(found, "recipes beyond the paper's")
-    below = _caption(table, found.values(), sizes, "averaged")
-    return Table(["training, method", *_columns(sizes)], _rows(found, sizes), caption=below)
+    sizes = common_sizes(found, "recipes beyond the paper's")
+    below = caption_of(table, found.values(), sizes, "averaged")
+    return Table(["training, method", *columns_of(sizes)], rows_of(found, sizes), caption=below)
 
 
 def further_table(table: Results) -> Table:
@@ -330,9 +323,9 @@ def further_table(table: Results) -> Table:
     sizes = sizes_of(found.values())
     if not sizes:
         raise LookupError(f"the results have no size beyond {LONGEST:,}")
-    below = _caption(table, found.values(), sizes)
-    header = ["training · weights · method", *_columns(sizes)]
-    return Table(header, _rows(found, sizes), caption=below)
+    below = caption_of(table, found.values(), sizes)
+    header = ["training · weights · method", *columns_of(sizes)]
+    return Table(header, rows_of(found, sizes), caption=below)
 
 
 def anatomy_table(
@@ -380,36 +373,6 @@ def anatomy_table(
     return Table(header, rows, caption=below, words=2)
 
 
-def recipe_text(recipe: Mapping[str, Any] | None) -> str:
-    """Describe the choices of a training that matter here."""
-    if not recipe:
-        return ""
-    parts = []
-    # Weights may come from the middle of a longer training.
-    steps = recipe.get("tested_after", recipe.get("steps"))
-    if steps is not None:
-        parts.append(f"{steps:,} steps")
-    if "learning_rate" in recipe:
-        parts.append(f"rate {recipe['learning_rate']:g}, {recipe.get('schedule', 'constant')}")
-    if "weight_decay" in recipe:
-        decay = recipe["weight_decay"]
-        kind = "decoupled" if recipe.get("decoupled", True) else "coupled"
-        parts.append(f"decay {decay:g}, {kind}" if decay else "no decay")
-    if recipe.get("ties"):
-        parts.append("near ties")
-    return "; ".join(parts)
-
-
-def sets_and_seeds(records: Sequence[Record]) -> str:
-    """Describe how much was tested, for a caption."""
-    sets = sorted({record.sets for record in records})
-    seeds = sorted({len(record.accuracy) for record in records})
-    return (
-        f"{_span(seeds)} seed{'s' if seeds[-1] > 1 else ''}, {_span(sets)} sets per size, the same"
-        " sets for every method"
-    )
-
-
 def _made(makers: Mapping[str, Callable[[], Table]]) -> dict[str, str]:
     """Make tables as Markdown; leave out those that the results cannot fill."""
     found = {}
@@ -426,78 +389,8 @@ def _anatomy(results: Path) -> dict[str, Any]:
     return load_anatomy(path) if path.exists() else {"recipes": {}}
 
 
-def best_beyond(table: Results, n: int) -> tuple[str, Line] | None:
-    """Return the recipe beyond the paper's that is most accurate with the exponential law."""
-    found = {
-        recipe: line
-        for (recipe, method), line in table.lines("beyond", "averaged").items()
-        if method == "exponential" and recipe != table.main_recipe and n in line
-    }
-    best = max(found, key=lambda recipe: found[recipe][n].mean, default=None)
-    return None if best is None else (best, found[best])
-
-
-def words(recipe: str) -> str:
-    """Write the name of a recipe in words."""
-    return recipe.replace("-", " ").replace("+", " + ")
-
-
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _records(several: Iterable[Line]) -> list[Record]:
-    return [record for line in several for record in line.values()]
-
-
-def _columns(sizes: Sequence[int]) -> list[str]:
-    return [f"{n:,}" for n in sizes]
-
-
-def _sizes(found: Mapping[Any, Line], what: str) -> list[int]:
-    """The sizes that nearly all lines have, if there are any; some arms are tested at fewer."""
-    sizes = sizes_of(found.values(), up_to=LONGEST)
-    if not sizes:
-        raise LookupError(f"the results have no {what}")
-    have = {n: sum(n in line for line in found.values()) for n in sizes}
-    return [n for n in sizes if have[n] >= _MOST * len(found)] or sizes
-
-
-def _cell(line: Line, n: int, sizes: Sequence[int] = ()) -> str:
-    """The accuracy at a size; without deviation if there are many sizes."""
-    if n not in line:
-        return ""
-    return percent(line[n].mean) if len(sizes) > _MANY else with_deviation(line[n].accuracy)
-
-
-def _rows(lines: Mapping[str, Line], sizes: Sequence[int]) -> list[list[str]]:
-    """Rows of cells, with the best mean of each size in bold, and what reads the same as it."""
-    rows = [[name] for name in lines]
-    for n in sizes:
-        means = [percent(line[n].mean) for line in lines.values() if n in line]
-        best = max(means, key=float, default="")
-        for row, line in zip(rows, lines.values(), strict=True):
-            cell = _cell(line, n, sizes)
-            row.append(f"**{cell}**" if cell and percent(line[n].mean) == best else cell)
-    return rows
-
-
-def _caption(
-    table: Results, several: Iterable[Line], sizes: Sequence[int], weights: str | None = None
-) -> str:
-    """What the figures are, how much was tested, and the command."""
-    records = [record for record in _records(several) if record.n in sizes]
-    spread = " ± standard deviation over seeds"
-    if len(sizes) > _MANY:
-        deviation = max(record.deviation for record in records)
-        spread = f"; standard deviations over seeds up to {100 * deviation:.1f} points"
-    if max(len(record.accuracy) for record in records) == 1:
-        spread = ""
-    kind = f"{WEIGHTS[weights]}; " if weights else ""
-    return (
-        f"Accuracy in percent, mean{spread}; {kind}{sets_and_seeds(records)}."
-        f" {source(table.command)}"
-    )
 
 
 def _published(n: int) -> list[str]:
@@ -506,7 +399,3 @@ def _published(n: int) -> list[str]:
     softmax, rule, p = _PUBLISHED[n]
     mark = "†" if n in _RECALLED else ""
     return [f"{softmax}{mark}", f"{rule}{mark}", p]
-
-
-def _span(values: Sequence[int]) -> str:
-    return " to ".join(f"{value:,}" for value in dict.fromkeys((values[0], values[-1])))

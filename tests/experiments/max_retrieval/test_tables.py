@@ -11,6 +11,7 @@ from experiments.common.methods import look
 from experiments.common.significance import paired_p_value
 from experiments.max_retrieval.records import Record, compare
 from experiments.max_retrieval.records import Table as Results
+from experiments.max_retrieval.rows import recipe_text
 from experiments.max_retrieval.tables import (
     anatomy_table,
     beyond_table,
@@ -19,7 +20,6 @@ from experiments.max_retrieval.tables import (
     inference_table,
     pages,
     paper_table,
-    recipe_text,
     selected_table,
     tables,
     trained_table,
