@@ -22,6 +22,7 @@ from sharpmax.models._interface import (
     Attachment,
     attention_forward,
     masked_attention_forward,
+    statistics_to,
 )
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Exponential, Hard, Policy
@@ -235,7 +236,7 @@ def test_a_call_is_translated_and_checked_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sharpmax._attention, "check", counting("interface"))
     monkeypatch.setattr(problem, "check", counting("attention"))
     recorder = SimpleNamespace(record=lambda *_: None)
-    layer = module(recorder=recorder)
+    layer = module(observe=statistics_to(recorder))
     layer.__dict__[ATTRIBUTE].rule = Rule.make(Hard(), count=4, heads=[1])
     # Recorded, sharpened, and compared with the plain heads, by the way that knows the cap.
     attention_forward(layer, *tensors(), None, softcap=2.0)
@@ -250,7 +251,7 @@ def test_a_recorder_sees_the_rows_and_changes_nothing() -> None:
             seen.append((layer, statistics))
 
     for policy in (None, Exponential(REFERENCE)):
-        plain, recorded = module(policy), module(policy, recorder=Recorder())
+        plain, recorded = module(policy), module(policy, observe=statistics_to(Recorder()))
         expected, _ = attention_forward(plain, *tensors(), None, softcap=2.0)
         output, _ = attention_forward(recorded, *tensors(), None, softcap=2.0)
         assert torch.equal(output, expected)

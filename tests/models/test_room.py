@@ -31,3 +31,11 @@ def test_an_older_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_sharpen_stands_at_the_front() -> None:
     assert sharpmax.sharpen is models.sharpen
     assert {"models", "sharpen"} <= set(dir(sharpmax))
+
+
+@pytest.mark.parametrize(
+    "name", ["CannotLoadError", "CannotSharpenError", "DamagedFileError", "OtherModelError"]
+)
+def test_tracebacks_name_the_public_place_of_an_error(name: str) -> None:
+    error = getattr(models, name)
+    assert f"{error.__module__}.{error.__qualname__}" == f"sharpmax.models.{name}"

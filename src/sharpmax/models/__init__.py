@@ -1,5 +1,7 @@
 """Hugging Face models: measure how their attention spreads, and keep it sharp."""
 
+# ruff: noqa: E402
+
 from sharpmax._extras import require
 
 transformers = require("transformers", extra="models", what="sharpmax.models")
@@ -11,70 +13,41 @@ if tuple(int(number) for number in transformers.__version__.split(".")[:2]) < (5
         "run pip install 'sharpmax[models]'"
     )
 
-# After the checks above.
-from sharpmax._files import DamagedFileError  # noqa: E402
-from sharpmax.models import _interface  # noqa: E402
-from sharpmax.models._answers import Answer, Asked, answer  # noqa: E402
-from sharpmax.models._calibration.calibrate import Stage, calibrate  # noqa: E402
-from sharpmax.models._calibration.objectives import (  # noqa: E402
+from sharpmax._files import DamagedFileError
+from sharpmax.models import _interface
+from sharpmax.models._answers import Answer, Asked, answer
+from sharpmax.models._calibration.calibrate import Stage, calibrate
+from sharpmax.models._calibration.objectives import (
     Splits,
     Window,
     answer_loss,
     text_loss,
     text_splits,
 )
-from sharpmax.models._calibration.result import (  # noqa: E402
-    Calibration,
-    LayerCalibration,
-    OtherModelError,
-)
-from sharpmax.models._diagnosis.diagnose import diagnose  # noqa: E402
-from sharpmax.models._diagnosis.heads import Distribution, Head, HeadRecord  # noqa: E402
-from sharpmax.models._diagnosis.result import Diagnosis  # noqa: E402
-from sharpmax.models._evaluation.evaluate import EvaluationProgress, evaluate  # noqa: E402
-from sharpmax.models._evaluation.result import CellResult, Evaluation  # noqa: E402
-from sharpmax.models._evaluation.verdict import Comparison, Verdict  # noqa: E402
-from sharpmax.models._handle import LayerStatus, Sharpened  # noqa: E402
-from sharpmax.models._inspect import CannotSharpenError  # noqa: E402
-from sharpmax.models._interface import Recorder  # noqa: E402
-from sharpmax.models._load import CannotLoadError, load_model  # noqa: E402
-from sharpmax.models._record import record  # noqa: E402
-from sharpmax.models._sharpen import sharpen  # noqa: E402
+from sharpmax.models._calibration.result import Calibration, LayerCalibration, OtherModelError
+from sharpmax.models._diagnosis.diagnose import diagnose
+from sharpmax.models._diagnosis.heads import Distribution, Head, HeadRecord
+from sharpmax.models._diagnosis.result import Diagnosis
+from sharpmax.models._evaluation.evaluate import EvaluationProgress, evaluate
+from sharpmax.models._evaluation.result import CellResult, Evaluation
+from sharpmax.models._evaluation.verdict import Comparison, Verdict
+from sharpmax.models._handle import LayerStatus, Sharpened
+from sharpmax.models._inspect import CannotSharpenError
+from sharpmax.models._interface import Recorder
+from sharpmax.models._load import CannotLoadError, load_model
+from sharpmax.models._sharpen import record, sharpen
 
 __all__ = [
-    "Answer",
-    "Asked",
-    "Calibration",
-    "CannotLoadError",
-    "CannotSharpenError",
-    "CellResult",
-    "Comparison",
-    "DamagedFileError",
-    "Diagnosis",
-    "Distribution",
-    "Evaluation",
-    "EvaluationProgress",
-    "Head",
-    "HeadRecord",
-    "LayerCalibration",
-    "LayerStatus",
-    "OtherModelError",
-    "Recorder",
-    "Sharpened",
-    "Splits",
-    "Stage",
-    "Verdict",
-    "Window",
-    "answer",
-    "answer_loss",
-    "calibrate",
-    "diagnose",
-    "evaluate",
-    "load_model",
-    "record",
-    "sharpen",
-    "text_loss",
-    "text_splits",
-]
+    "Answer", "Asked", "Calibration", "CannotLoadError", "CannotSharpenError", "CellResult",
+    "Comparison", "DamagedFileError", "Diagnosis", "Distribution", "Evaluation",
+    "EvaluationProgress", "Head", "HeadRecord", "LayerCalibration", "LayerStatus",
+    "OtherModelError", "Recorder", "Sharpened", "Splits", "Stage", "Verdict", "Window", "answer",
+    "answer_loss", "calibrate", "diagnose", "evaluate", "load_model", "record", "sharpen",
+    "text_loss", "text_splits",
+]  # fmt: skip
+
+for _error in (CannotLoadError, CannotSharpenError, DamagedFileError, OtherModelError):
+    # Tracebacks show where to import it from.
+    _error.__module__ = __name__
 
 _interface.register()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -67,10 +68,11 @@ def answer(
     read = _Reader(model)
     found: dict[int, Answer] = {}
     # Sorted, so that neighbours share as long a beginning as possible.
-    order = sorted(range(len(questions)), key=lambda number: tuple(questions[number].ids))
-    for number in order:
-        question = questions[number]
-        found[number] = _judge(read(question), torch.tensor(question.answer_ids))
+    for number in sorted(range(len(questions)), key=lambda at: tuple(questions[at].ids)):
+        logits = read(questions[number])
+        expected = torch.tensor(questions[number].answer_ids, device=logits.device)
+        chosen = logits.float().log_softmax(-1).gather(-1, expected[:, None])
+        found[number] = Answer(bool((logits.argmax(-1) == expected).all()), float(chosen.sum()))
         if on_progress is not None:
             on_progress(len(found), len(questions))
     return [found[number] for number in range(len(questions))]
@@ -95,42 +97,24 @@ class _Reader:
             self._cache.crop(common - len(self._read))
         new = torch.tensor([tokens[common:]], device=self._model.device)
         with torch.no_grad():
-            output = self._model(
-                input_ids=new,
-                past_key_values=self._cache,
-                use_cache=True,
-                logits_to_keep=len(question.answer_ids),
-            )
+            kept = len(question.answer_ids)
+            options = {"past_key_values": self._cache, "use_cache": True, "logits_to_keep": kept}
+            logits: Tensor = self._model(input_ids=new, **options).logits[0]
         self._read = tokens
-        logits: Tensor = output.logits[0]
         return logits
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the length of the common beginning of two sequences."""
-    count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _can_be_cut(cache: DynamicCache, length: int) -> bool:
-    """Tell whether the cache still holds every token.
-
-    A sliding window drops tokens before it, and a recurrent state holds no tokens at all.
-    """
+    """Tell whether the cache still holds every token, unlike a window or a recurrent state."""
     layers: list[Any] = cache.layers
     return not any(
         isinstance(layer, LinearAttentionCacheLayerMixin)
         or (getattr(layer, "is_sliding", False) and length >= layer.sliding_window)
         for layer in layers
     )
-
-
-def _judge(logits: Tensor, answer_ids: Tensor) -> Answer:
-    answer_ids = answer_ids.to(logits.device)
-    exact = bool((logits.argmax(-1) == answer_ids).all())
-    chosen = logits.float().log_softmax(-1).gather(-1, answer_ids[:, None])
-    return Answer(exact, float(chosen.sum()))

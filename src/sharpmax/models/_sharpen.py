@@ -1,4 +1,4 @@
-"""Sharpen the attention of a Hugging Face model."""
+"""Sharpen the attention of a Hugging Face model, or record its rows without changing it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from torch import nn
 from sharpmax._attention import Implementation, SinkRole
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import (
-    CannotSharpenError,
-    Layer,
-    attention_layers,
-    check_reachable,
-    inner_model,
-)
+from sharpmax.models._inspect import CannotSharpenError, Layer, open_model
+from sharpmax.models._interface import Recorder, statistics_to
 from sharpmax.models._model_families import KINDS
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Identity, Policy
@@ -25,13 +20,16 @@ from sharpmax.policies import Identity, Policy
 Which = int | str
 """One layer by index or name, or several by kind."""
 
+Heads = Collection[int] | Mapping[Which, Collection[int]]
+"""Indices of heads, the same in every layer or by layer."""
+
 
 def sharpen(
     model: nn.Module,
     policy: Policy | Mapping[Which, Policy | None] | Calibration,
     *,
     layers: Iterable[Which] | Which | None = None,
-    heads: Collection[int] | Mapping[Which, Collection[int]] | None = None,
+    heads: Heads | None = None,
     impl: Implementation = "auto",
     detach_temperature: bool = False,
     sink_role: SinkRole = "key",
@@ -85,13 +83,11 @@ def sharpen(
         Sharpened(LlamaForCausalLM: 2 of 2 attention layers)
         >>> sharpened.restore()
     """
-    model = inner_model(model)
-    found = attention_layers(model)
-    check_reachable(model, found)
+    inner, found = open_model(model)
     if isinstance(policy, Calibration):
-        policy.check(model)
+        policy.check(inner)
     rules = plan(found, policy, layers, heads)
-    name = type(model).__name__
+    name = type(inner).__name__
     if _changes_something(policy) and all(rule.is_stock for rule in rules.values()):
         raise CannotSharpenError(
             f"{name}: expected layers and heads that exist in this model, got none; choose from "
@@ -101,42 +97,61 @@ def sharpen(
     if missing and isinstance(policy, Policy) and layers is None and _changes_something(policy):
         warnings.warn(f"{name}: not sharpened: {'; '.join(missing)}", stacklevel=2)
     return Sharpened(
-        model,
-        found,
-        rules,
-        impl=impl,
-        detach_temperature=detach_temperature,
-        sink_role=sink_role,
+        inner, found, rules, impl=impl, detach_temperature=detach_temperature, sink_role=sink_role
     )
 
 
-def plan(
-    layers: list[Layer],
-    policy: object,
-    which: Iterable[Which] | Which | None,
-    heads: Collection[int] | Mapping[Which, Collection[int]] | None,
-) -> dict[int, Rule]:
-    """Return the rule of each layer that gets one, by its index.
+def record(model: nn.Module, recorder: Recorder, *, sink_role: SinkRole = "key") -> Sharpened:
+    """Pass the statistics of every row of attention to a recorder, without changing the model.
+
+    Use it instead of `output_attentions=True`, whose weights grow with the square of the length.
+    Entropy, largest weight and logsumexp follow from the four statistics of a row.
+
+    Args:
+        model: a transformers model, or a module that contains one.
+        recorder: every attention layer calls its `record(layer, statistics)` in each pass.
+        sink_role: role of a learned sink, as in `sharpmax.sharpen`.
+
+    Returns:
+        A handle, which is a context manager; `restore()` ends the recording.
 
     Raises:
-        CannotSharpenError: a chosen layer cannot be reached.
-        TypeError, ValueError: names the argument, what was expected and what came.
+        CannotSharpenError: no attention layer can be reached, or the model is already sharpened.
+        TypeError: names the argument, what was expected and what came.
+
+    Example:
+        >>> import sharpmax, torch
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> config = LlamaConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = LlamaForCausalLM(config).eval()
+        >>> class Entropies:
+        ...     def record(self, layer, statistics):
+        ...         print(layer, tuple(statistics.entropy().shape))
+        >>> with sharpmax.models.record(model, Entropies()):
+        ...     logits = model(torch.arange(8)[None]).logits
+        0 (1, 2, 8)
+        1 (1, 2, 8)
     """
-    if isinstance(policy, Calibration):
-        if which is not None or heads is not None:
-            raise ValueError(
-                "layers, heads: expected None with a calibration, which names its own layers and "
-                "heads"
-            )
-        for entry in policy.layers:
-            _check_reachable(layers[entry.index])
+    if not isinstance(recorder, Recorder):
+        raise TypeError(f"recorder: expected an object with a method record, got {recorder!r:.40}")
+    inner, layers = open_model(model)
+    return Sharpened(inner, layers, sink_role=sink_role, observe=statistics_to(recorder))
+
+
+def plan(
+    layers: list[Layer], policy: object, which: Iterable[Which] | Which | None, heads: Heads | None
+) -> dict[int, Rule]:
+    """Return the rule of each layer that gets one, by its index."""
+    if not isinstance(policy, Calibration):
         return {
-            entry.index: Rule.make(entry.policy, count=layers[entry.index].heads, gain=entry.gain)
-            for entry in policy.layers
+            index: Rule.make(own, count=layers[index].heads, heads=_heads_of(layers, index, heads))
+            for index, own in _policies(layers, policy, which).items()
         }
+    if which is not None or heads is not None:
+        raise ValueError("layers, heads: expected None with a calibration, which names its own")
     return {
-        index: Rule.make(chosen, count=layers[index].heads, heads=_heads_of(layers, index, heads))
-        for index, chosen in _policies(layers, policy, which).items()
+        own.index: Rule.make(own.policy, count=_reached(layers[own.index]).heads, gain=own.gain)
+        for own in policy.layers
     }
 
 
@@ -154,9 +169,7 @@ def _policies(
     if which is not None:
         several = [which] if isinstance(which, int | str) else list(which)
         chosen = {index for each in several for index in _find(layers, each, "layers")}
-        for index in sorted(chosen):
-            _check_reachable(layers[index])
-        reachable &= chosen
+        reachable = {_reached(layers[index]).index for index in sorted(chosen)}
     if isinstance(policy, Policy):
         return dict.fromkeys(sorted(reachable), policy)
     if not isinstance(policy, Mapping):
@@ -170,17 +183,13 @@ def _policies(
             raise TypeError(f"policy[{each!r}]: expected a policy or None, got {value!r}")
         for index in _find(layers, each, "policy"):
             if value is not None and each not in KINDS:
-                _check_reachable(layers[index])
+                _reached(layers[index])
             if index in reachable:
                 result[index] = value
     return result
 
 
-def _heads_of(
-    layers: list[Layer],
-    index: int,
-    heads: Collection[int] | Mapping[Which, Collection[int]] | None,
-) -> Collection[int] | None:
+def _heads_of(layers: list[Layer], index: int, heads: Heads | None) -> Collection[int] | None:
     """Return the heads of a layer that get the policy; None means all."""
     if not isinstance(heads, Mapping):
         return heads
@@ -192,15 +201,11 @@ def _find(layers: list[Layer], which: Any, argument: str) -> list[int]:
     """Return the indices of the layers that an index, a name or a kind selects."""
     if isinstance(which, bool) or not isinstance(which, int | str):
         raise TypeError(f"{argument}: expected an index, a name or a kind of layer, got {which!r}")
-    if isinstance(which, int):
-        if not 0 <= which < len(layers):
-            raise ValueError(
-                f"{argument}: expected an index from 0 to {len(layers) - 1}, got {which}"
-            )
-        return [which]
     if which in KINDS:
         return [each.index for each in layers if each.kind == which and each.unreachable is None]
-    found = [layer.index for layer in layers if layer.name == which]
+    found = [layer.index for layer in layers if which in (layer.index, layer.name)]
+    if not found and isinstance(which, int):
+        raise ValueError(f"{argument}: expected an index from 0 to {len(layers) - 1}, got {which}")
     if not found:
         names = ", ".join(layer.name for layer in layers[:3])
         raise ValueError(
@@ -210,6 +215,7 @@ def _find(layers: list[Layer], which: Any, argument: str) -> list[int]:
     return found
 
 
-def _check_reachable(layer: Layer) -> None:
+def _reached(layer: Layer) -> Layer:
     if layer.unreachable is not None:
         raise CannotSharpenError(f"{layer.name}: {layer.unreachable}")
+    return layer

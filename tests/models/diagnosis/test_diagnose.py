@@ -150,9 +150,9 @@ def test_prefixes_of_one_pass_are_separate_passes(
     passes = []
     begin = Meter.begin
 
-    def one_at_a_time(self: Meter, prefixes: Sequence[int]) -> None:
+    def one_at_a_time(self: Meter, prefixes: Sequence[int], size: int | None) -> None:
         passes.append(tuple(prefixes))
-        begin(self, prefixes)
+        begin(self, prefixes, size)
 
     monkeypatch.setattr(Meter, "begin", one_at_a_time)
     for length in LENGTHS:
@@ -174,7 +174,7 @@ def test_prefixes_of_one_pass_are_separate_passes(
 
 def test_an_encoder_takes_a_pass_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[tuple[int, ...]] = []
-    monkeypatch.setattr(Meter, "begin", lambda _, prefixes: passes.append(tuple(prefixes)))
+    monkeypatch.setattr(Meter, "begin", lambda _, prefixes, *_size: passes.append(tuple(prefixes)))
     monkeypatch.setattr(Meter, "observe", lambda *_: None)
     with pytest.raises(CannotSharpenError, match="expected tokens to reach an attention layer"):
         sharpmax.diagnose(shared("bert"), tokens(), LENGTHS)
@@ -463,7 +463,7 @@ def test_an_interrupt_in_the_first_input_keeps_what_is_whole_of_it() -> None:
         (([[4, 48]], [2, 3]), ValueError, "expected tokens from 0 to 47, got 48"),
         (([[4, -1]], [2, 3]), ValueError, "expected tokens from 0 to 47, got -1"),
         (("a b c", [2, 4], words), ValueError, r"\[0\]: expected at least 4 tokens.* got 3; use"),
-        ((tokens(80), [8, 65]), ValueError, "positions of LlamaForCausalLM, got 65 tokens; use"),
+        ((tokens(80), [8, 65]), ValueError, "positions of LlamaForCausalLM, got 65 tokens; leave"),
         ((tokens(), [8]), ValueError, "lengths: expected at least two"),
         ((tokens(), [8, 8]), ValueError, "lengths: expected at least two"),
         ((tokens(), [1, 8]), ValueError, "lengths: expected at least 2, got 1"),

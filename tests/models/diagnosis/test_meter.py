@@ -12,7 +12,7 @@ from sharpmax._attention import problem as problems
 from sharpmax._attention.problem import Problem
 from sharpmax.models._diagnosis import meter as _meter
 from sharpmax.models._diagnosis.meter import LooksAheadError, Meter, measure, rows_of
-from sharpmax.models._interface import ATTRIBUTE, Attachment, Observer, attention_forward
+from sharpmax.models._interface import ATTRIBUTE, Attachment, attention_forward
 from sharpmax.models._rule import Rule
 
 LENGTH = 12
@@ -122,19 +122,16 @@ def test_looking_ahead_is_refused() -> None:
 def test_the_interface_tells_an_observer() -> None:
     seen: list[tuple[int, Problem]] = []
 
-    class Watcher:
-        def observe(self, layer: int, problem: Problem) -> None:
-            assert not torch.is_grad_enabled()
-            seen.append((layer, problem))
+    def watch(layer: int, problem: Problem) -> None:
+        assert not torch.is_grad_enabled()
+        seen.append((layer, problem))
 
-    assert isinstance(Watcher(), Observer)
-    assert isinstance(Meter(1, 1, False), Observer)
     outputs = []
     made = problem()
-    for recorder in (None, Watcher()):
+    for observe in (None, watch):
         module = nn.Module()
         module.is_causal, module.num_key_value_groups = True, 2
-        module.__dict__[ATTRIBUTE] = Attachment(3, Rule(), recorder=recorder)
+        module.__dict__[ATTRIBUTE] = Attachment(3, Rule(), observe=observe)
         outputs.append(attention_forward(module, made.query, made.key, made.key, None)[0])
     assert torch.equal(*outputs)
     ((layer, passed),) = seen

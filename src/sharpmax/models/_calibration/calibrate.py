@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -15,30 +16,24 @@ from torch import Tensor, nn
 from sharpmax._resampling import clustered_interval
 from sharpmax._settings import CalibrationSettings
 from sharpmax._statistics import RowStatistics
+from sharpmax.models._calibration import objectives
 from sharpmax.models._calibration.fit import Term, fit
-from sharpmax.models._calibration.objectives import (
-    Objective,
-    Splits,
-    Window,
-    answer_loss,
-    answer_wrong,
-    checked,
-    drift,
-    text_loss,
-)
+from sharpmax.models._calibration.objectives import Objective, Splits, Window
 from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._calibration.result import Calibration
-from sharpmax.models._calibration.select import Candidate, Selection, losses_of, select
+from sharpmax.models._calibration.select import Selection, losses_of, select
 from sharpmax.models._handle import Sharpened, neutral_rules
-from sharpmax.models._inspect import (
-    attention_layers,
-    check_causal_lm,
-    check_items,
-    check_one_rank,
-    check_reachable,
-    inner_model,
-)
-from sharpmax.models._record import record
+from sharpmax.models._inspect import check_causal_lm, check_one_rank, check_positions, open_model
+from sharpmax.models._sharpen import record
+
+TOLERANCE = 0.02  # largest increase of the loss on ordinary text, in nats per token
+TEXT_WEIGHT = 30.0  # weight of one nat of ordinary text, in nats of an answer
+
+_OBJECTIVES: dict[str, tuple[str, Objective, Objective | None]] = {
+    "text": ("nats per token", objectives.text_loss, None),
+    "answers": ("nats per answer", objectives.answer_loss, None),
+    "exact": ("share of wrong answers", objectives.answer_loss, objectives.answer_wrong),
+}  # the unit, the function that is fitted, and the judge if it differs
 
 
 class Stage(NamedTuple):
@@ -127,113 +122,94 @@ def calibrate(
         NotImplementedError: the heads of the model are distributed over ranks.
         TypeError, ValueError: names the argument, what was expected and what came.
     """
-    inner = inner_model(model)
-    layers = attention_layers(inner)
-    if callable(objective) and text is None:
-        check_reachable(inner, layers)
-    else:
+    inner, layers = open_model(model)
+    if text is not None or not callable(objective):
         # Texts and answers are measured token by token.
         check_causal_lm(inner, layers)
     check_one_rank(inner)
-    splits, measure, judge = _objective(data, objective)
+    unit, measure, judge = _objective(objective)
+    if not isinstance(data, Splits):
+        raise TypeError(
+            "data: expected Splits(fit=…, select=…, test=…), three disjoint splits, got "
+            f"{type(data).__name__}"
+        )
     _check_numbers(1, steps=steps, batch=batch, text_batch=text_batch)
     _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
     if not learning_rate > 0:
         raise ValueError(f"learning_rate: expected a number above 0, got {learning_rate}")
-    for name, given in (("data", splits), ("text", text)):
-        if given is not None:
-            check_items(inner, name, chain(*vars(given).values()))
+    for name, splits in (("data", data), ("text", text)):
+        check_positions(inner, name, _longest(splits), "use shorter items")
     if text is None and objective != "text" and tolerance != float("inf"):
         raise ValueError(
             "text: expected windows of ordinary text for the guard, got None; to go without a "
             f"guard, pass tolerance=float('inf') instead of {tolerance}"
         )
 
-    def report(*stage: Any) -> None:
+    def report(name: Any, step: int, steps: int, losses: Sequence[float] = ()) -> None:
         if on_progress is not None:
-            on_progress(Stage(*stage))
+            on_progress(Stage(name, step, steps, tuple(losses)))
 
     def terms(split: str) -> list[Term]:
         """Return the objective and the guard on one split."""
-        key = None if objective == "text" else _context
-        found = [Term(measure, getattr(splits, split), batch, key=key, judge=judge)]
+        key = None if objective == "text" else lambda item: getattr(item, "context", id(item))
+        found = [Term(measure, getattr(data, split), batch, key=key, judge=judge)]
         if text is not None:
-            guard = drift(partial(neutral_rules, sharpened)) if split == "fit" else text_loss
+            drift = objectives.drift(partial(neutral_rules, sharpened))
+            guard = drift if split == "fit" else objectives.text_loss
             found.append(Term(guard, getattr(text, split), text_batch, text_weight))
         return found
 
     with Sharpened(inner, layers) as sharpened:
         measured = None
         if "entropy" in family.split("+"):
-            usual = Term(measure, splits.fit, 1) if text is None else Term(text_loss, text.fit, 1)
+            # The usual entropy is that of ordinary text, where there is any.
+            usual = Term(measure, data.fit, 1)
+            if text is not None:
+                usual = Term(objectives.text_loss, text.fit, 1)
             measured = references(sharpened, usual)
         reachable = [layer for layer in layers if layer.unreachable is None]
         parameters = HeadParameters(family, reachable, flatten, measured)
         fitted = fit(
-            sharpened,
-            parameters,
-            terms("fit"),
-            steps=steps,
-            learning_rate=learning_rate,
-            shrink=shrink,
-            seed=seed,
-            on_step=lambda step, count, losses: report("fit", step, count, tuple(losses)),
-        )
-        task, *guard = terms("select")
+            sharpened, parameters, terms("fit"), steps=steps, learning_rate=learning_rate,
+            shrink=shrink, seed=seed, on_step=partial(report, "fit"),
+        )  # fmt: skip
         selection = select(
-            sharpened,
-            parameters,
-            fitted,
-            task,
-            guard[0] if guard else None,
-            tolerance=tolerance,
-            on_step=lambda step, count: report("select", step, count),
-        )
+            sharpened, parameters, fitted, *terms("select"),
+            tolerance=tolerance, on_step=partial(report, "select"),
+        )  # fmt: skip
         report("test", 0, 1)
         figures = _test(sharpened, parameters, selection.numbers, terms("test"))
         report("test", 1, 1)
 
     policies, gains = _plain(parameters, selection.numbers)
+    notes = {
+        "family": family, "flatten": flatten, "steps": steps, "seed": seed,
+        "tolerance": None if tolerance == float("inf") else tolerance, "text_weight": text_weight,
+        "shrink": shrink, "learning_rate": learning_rate, "own_temperatures": list(sharpened.notes),
+        "select": _selection_notes(selection), "test": figures,
+    }  # fmt: skip
     return Calibration.of(
         inner,
         policies,
         gains=gains,
-        lengths=sorted({len(item.ids) for item in splits.fit if hasattr(item, "ids")}),
-        objective=_unit(objective),
+        lengths=sorted({len(item.ids) for item in data.fit if hasattr(item, "ids")}),
+        objective=unit,
         before=figures["objective"]["before"],
         after=figures["objective"]["after"],
-        split_sizes=splits.sizes(),
-        notes={
-            "family": family,
-            "flatten": flatten,
-            "tolerance": None if tolerance == float("inf") else tolerance,
-            "steps": steps,
-            "text_weight": text_weight,
-            "shrink": shrink,
-            "learning_rate": learning_rate,
-            "seed": seed,
-            "own_temperatures": list(sharpened.notes),
-            "select": _selection_notes(selection),
-            "test": figures,
-        },
+        split_sizes=data.sizes(),
+        notes=notes,
     )
 
 
-def _objective(data: Any, objective: Any) -> tuple[Splits[Any], Objective, Objective | None]:
-    """Return the splits, the function that is fitted, and the judge if it differs."""
-    if objective not in ("text", "answers", "exact") and not callable(objective):
+def _objective(objective: Any) -> tuple[str, Objective, Objective | None]:
+    if callable(objective):
+        name = getattr(objective, "__name__", type(objective).__name__)
+        return name, objectives.checked(objective), None
+    if objective not in tuple(_OBJECTIVES):
         raise ValueError(
             f"objective: expected 'text', 'answers', 'exact' or a function, got {objective!r}"
         )
-    if not isinstance(data, Splits):
-        raise TypeError(
-            "data: expected Splits(fit=…, select=…, test=…), three disjoint splits, got "
-            f"{type(data).__name__}"
-        )
-    if objective == "exact":
-        return data, answer_loss, answer_wrong
-    functions: dict[Any, Objective] = {"text": text_loss, "answers": answer_loss}
-    return data, functions.get(objective) or checked(objective), None
+    return _OBJECTIVES[objective]
 
 
 def _check_numbers(least: float, **numbers: float) -> None:
@@ -242,38 +218,29 @@ def _check_numbers(least: float, **numbers: float) -> None:
             raise ValueError(f"{name}: expected at least {least:g}, got {number}")
 
 
-def _unit(objective: Any) -> str:
-    units = {
-        "text": "nats per token",
-        "answers": "nats per answer",
-        "exact": "share of wrong answers",
-    }
-    return units.get(objective, getattr(objective, "__name__", type(objective).__name__))
+def _longest(splits: Splits[Any] | None) -> int:
+    """Return the largest number of tokens that are read; the last one of an answer is not."""
+    every = vars(splits).values() if splits else ()
+    items = [item for items in every for item in items if hasattr(item, "ids")]
+    sizes = (len(each.ids) + len(getattr(each, "answer_ids", ())[1:]) for each in items)
+    return max(sizes, default=0)
 
 
-def _context(item: Any) -> Any:
-    return getattr(item, "context", id(item))
-
-
-class _Entropies:
+class _Entropies(defaultdict[int, list[Tensor]]):
     """Record the mean entropy of each head over the second half of the rows."""
-
-    def __init__(self) -> None:
-        self.found: dict[int, list[Tensor]] = {}
 
     def record(self, layer: int, statistics: RowStatistics) -> None:
         entropy: Any = statistics.entropy()
-        rows = entropy.shape[-1]
-        self.found.setdefault(layer, []).append(entropy[..., rows // 2 :].mean((0, 2)))
+        self[layer].append(entropy[..., entropy.shape[-1] // 2 :].mean((0, 2)))
 
 
 def references(sharpened: Sharpened, term: Term) -> dict[int, Tensor]:
     """Measure the entropy of each head in the original model, on up to eight groups of a term."""
-    entropies = _Entropies()
+    entropies = _Entropies(list)
     with sharpened.disabled(), record(sharpened.model, entropies), torch.no_grad():
         for items in term.groups()[:8]:
             term.objective(sharpened.model, items)
-    return {layer: torch.stack(found).mean(0) for layer, found in entropies.found.items()}
+    return {layer: torch.stack(found).mean(0) for layer, found in entropies.items()}
 
 
 def _test(
@@ -297,17 +264,13 @@ def _test(
 
 
 def _selection_notes(selection: Selection) -> dict[str, Any]:
-    """Return a selection as plain data."""
-
-    def plain(candidate: Candidate) -> dict[str, Any]:
-        # With one context the bounds are infinite, which JSON cannot express.
-        return {name: x if isfinite(x) else None for name, x in candidate._asdict().items()}
-
-    return {
-        "chosen": None if selection.chosen is None else plain(selection.chosen),
-        "candidates": [plain(candidate) for candidate in selection.candidates],
-        "contributions": selection.contributions.tolist(),
-    }
+    # With one context the bounds are infinite, which JSON cannot express.
+    chosen, *candidates = (
+        each and {name: x if isfinite(x) else None for name, x in each._asdict().items()}
+        for each in (selection.chosen, *selection.candidates)
+    )
+    contributions = selection.contributions.tolist()
+    return {"chosen": chosen, "candidates": candidates, "contributions": contributions}
 
 
 def _plain(
@@ -317,10 +280,9 @@ def _plain(
     policies, gains = {}, {}
     for index, rule in parameters.rules(numbers).items():
         if rule.policy is not None:
-            values = {
-                name: value.double().numpy().round(6) for name, value in asdict(rule.policy).items()
-            }
-            policies[index] = type(rule.policy)(**values)
+            values = asdict(rule.policy).items()
+            rounded = {name: value.double().numpy().round(6) for name, value in values}
+            policies[index] = type(rule.policy)(**rounded)
         if rule.gain is not None:
             gains[index] = tuple(round(factor, 6) for factor in rule.gain.tolist())
     return policies, gains

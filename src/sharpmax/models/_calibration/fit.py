@@ -15,29 +15,21 @@ from sharpmax.models._calibration.parameters import HeadParameters
 from sharpmax.models._handle import Sharpened, set_rules
 from sharpmax.models._inspect import evaluation_mode
 
+Groups = list[list[Any]]
+
 
 @dataclass(frozen=True)
 class Term:
-    """One term of the total loss: an objective on some data.
-
-    Attributes:
-        objective: the loss per item.
-        items: the data.
-        batch: number of groups of items per step.
-        weight: weight of the mean loss in the total loss.
-        key: items with the same key form one group; None puts each item into a group of its own.
-        judge: what decides whether a change helps, instead of the objective; it needs no gradient.
-    """
+    """One term of the total loss: an objective on some data."""
 
     objective: Objective
     items: Sequence[Any]
-    batch: int
+    batch: int  # groups of items per step
     weight: float = 1.0
-    key: Callable[[Any], Any] | None = None
-    judge: Objective | None = None
+    key: Callable[[Any], Any] | None = None  # items with the same key form a group; None: each one
+    judge: Objective | None = None  # decides whether a change helps, instead of the objective
 
-    def groups(self) -> list[list[Any]]:
-        """Return the groups of items."""
+    def groups(self) -> Groups:
         if self.key is None:
             return [[item] for item in self.items]
         found: dict[Any, list[Any]] = {}
@@ -55,13 +47,11 @@ def fit(
     learning_rate: float,
     shrink: float,
     seed: int,
-    on_step: Callable[[int, int, list[float]], None] | None = None,
+    on_step: Callable[[int, int, list[float]], None] = lambda *_: None,
 ) -> Tensor:
     """Fit the numbers of the heads with Adam, starting from no change: [kinds, heads].
 
-    The learning rate falls to zero along half a cosine. `shrink` is the weight of the sum of
-    absolute values, which pulls numbers towards zero, but rarely to exactly zero. `on_step` is
-    called with the step, the number of steps and the mean loss of each term.
+    `on_step` is called with the step, the number of steps and the mean loss of each term.
     """
     numbers = parameters.neutral().requires_grad_()
     optimiser = torch.optim.Adam([numbers], lr=learning_rate, betas=(0.9, 0.95))
@@ -81,8 +71,7 @@ def fit(
             schedule.step()
             with torch.no_grad():
                 numbers.copy_(parameters.project(numbers))
-            if on_step is not None:
-                on_step(step + 1, steps, losses)
+            on_step(step + 1, steps, losses)
     return numbers.detach()
 
 
@@ -98,11 +87,7 @@ def gradients(
 
 
 def _accumulate(
-    sharpened: Sharpened,
-    parameters: HeadParameters,
-    numbers: Tensor,
-    term: Term,
-    groups: list[list[Any]],
+    sharpened: Sharpened, parameters: HeadParameters, numbers: Tensor, term: Term, groups: Groups
 ) -> float:
     """Add the gradient of the mean loss over groups, each of which counts once; return the loss."""
     total = 0.0
@@ -115,7 +100,7 @@ def _accumulate(
     return total
 
 
-def _shuffled(groups: list[list[Any]], rng: np.random.Generator) -> Iterator[list[Any]]:
+def _shuffled(groups: Groups, rng: np.random.Generator) -> Iterator[list[Any]]:
     """Yield groups without end: all of them, in a new order each time."""
     while True:
         for index in rng.permutation(len(groups)):

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Generic, NamedTuple, TypeVar
+from itertools import chain, groupby
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,7 @@ Item = TypeVar("Item")
 Objective = Callable[[PreTrainedModel, Sequence[Any]], Tensor]
 """A function of a model and some items that returns one loss per item."""
 
-_STRIDE = 4
-"""Drift is measured at every fourth token: it varies less between tokens than a loss does."""
+_STRIDE = 4  # drift is measured at every fourth token: it varies less than a loss does
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if not 1 <= self.first < len(self.ids):
-            raise ValueError(
-                f"first: expected from 1 to {len(self.ids) - 1}, below the number of tokens, got "
-                f"{self.first}"
-            )
+            raise ValueError(f"first: expected from 1 to {len(self.ids) - 1}, got {self.first}")
 
 
 def text_splits(
@@ -116,10 +112,9 @@ def text_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
     """Return the mean loss of the next token for each window, in nats."""
     losses = []
     for window in windows:
-        ids = torch.tensor([window.ids], device=model.device)
-        kept = len(window.ids) - window.first + 1
-        output: Any = model(input_ids=ids, use_cache=False, logits_to_keep=kept)
-        losses.append(F.cross_entropy(output.logits[0, :-1].float(), ids[0, window.first :]))
+        targets = torch.tensor(window.ids[window.first :], device=model.device)
+        logits = _logits(model, window, len(targets) + 1)
+        losses.append(F.cross_entropy(logits[:-1], targets))
     return torch.stack(losses)
 
 
@@ -147,128 +142,98 @@ def checked(objective: Objective) -> Objective:
 
 
 def drift(original: Callable[[], AbstractContextManager[None]]) -> Objective:
-    """Return the KL divergence from the original next-token predictions as an objective.
+    """Return the KL divergence from the predictions in the context `original()` as an objective.
 
-    It is averaged over every fourth token of a window. Unlike the loss of the next token, it cannot
-    fall because a change happens to suit the style of the texts.
-
-    Args:
-        original: returns a context in which the model computes what it did before the change.
+    Unlike the loss of the next token, it cannot fall because a change suits the style of the texts.
     """
 
     def measure(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
         found = []
         for window in windows:
+            places = torch.arange(window.first - 1, len(window.ids), _STRIDE, device=model.device)
             with torch.no_grad(), original():
-                before = _predictions(model, window)
-            after = _predictions(model, window)
+                before = _logits(model, window, places).log_softmax(-1)
+            after = _logits(model, window, places).log_softmax(-1)
             found.append(F.kl_div(after, before, log_target=True, reduction="batchmean"))
         return torch.stack(found)
 
     return measure
 
 
-def _predictions(model: PreTrainedModel, window: Window) -> Tensor:
-    """Return log-probabilities of next tokens, [places, vocabulary]."""
-    places = torch.arange(window.first - 1, len(window.ids), _STRIDE, device=model.device)
+def _logits(model: PreTrainedModel, window: Window, keep: int | Tensor) -> Tensor:
     ids = torch.tensor([window.ids], device=model.device)
-    output: Any = model(input_ids=ids, use_cache=False, logits_to_keep=places)
-    logits: Tensor = output.logits[0]
-    return logits.float().log_softmax(-1)
+    logits: Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=keep).logits[0]
+    return logits.float()
 
 
 def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
     """Return the negative log-probability of each answer, in nats."""
-    losses = []
-    for logits, targets in _answers(model, questions):
-        losses.append(F.cross_entropy(logits.float(), targets, reduction="sum"))
+    pairs = _answers(model, questions)
+    losses = [F.cross_entropy(logits.float(), each, reduction="sum") for logits, each in pairs]
     return torch.stack(losses)
 
 
 def answer_wrong(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:
     """Return 0 for each answer that greedy decoding gives exactly, and 1 for others."""
-    found = [
-        float((logits.argmax(-1) != targets).any())
-        for logits, targets in _answers(model, questions)
-    ]
-    return torch.tensor(found)
+    pairs = _answers(model, questions)
+    return torch.tensor([float((logits.argmax(-1) != each).any()) for logits, each in pairs])
 
 
 def _answers(model: PreTrainedModel, questions: Sequence[Asked]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the logits of each answer and its tokens.
 
-    Questions that share their context and the beginning of their prompts are read in one row: each
-    sees that beginning and itself, as if it had been asked alone. Where a model does not accept
-    such a mask, each question is asked alone.
+    Questions that share their context and the beginning of their prompts are read in one row, if
+    the model accepts such a mask: each sees that beginning and itself, as if it were asked alone.
     """
     packs = _accepts_masks(model)
     for _, together in groupby(questions, key=lambda question: question.context):
-        for row in _rows(list(together), packs):
-            options: dict[str, Any] = {}
-            if len(row.counts) > 1:
-                options["attention_mask"] = row.mask.to(model.device)[None, None]
-                options["position_ids"] = row.positions.to(model.device)[None]
-            output: Any = model(
-                input_ids=row.ids.to(model.device)[None],
-                use_cache=False,
-                logits_to_keep=row.asked,
-                **options,
-            )
-            targets = row.targets.to(model.device)
-            yield from zip(
-                output.logits[0].split(row.counts), targets.split(row.counts), strict=True
-            )
+        for options, targets, counts in _rows(list(together), packs):
+            placed = {name: value.to(model.device) for name, value in options.items()}
+            logits: Tensor = model(**placed, use_cache=False).logits[0]
+            expected = targets.to(model.device).split(counts)
+            yield from zip(logits.split(counts), expected, strict=True)
 
 
 def _accepts_masks(model: PreTrainedModel) -> bool:
     """Tell whether a given mask and positions alone decide what every layer sees."""
     config = model.config.get_text_config()
-    if config._attn_implementation not in ("sdpa", *NAMES) or getattr(config, "alibi", False):
-        return False
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        return False
-    # A given mask replaces the model's own, including its windows.
-    return all(layer.kind == "global" for layer in attention_layers(model))
+    return (
+        config._attn_implementation in ("sdpa", *NAMES)
+        and not getattr(config, "alibi", False)
+        and "position_ids" in inspect.signature(model.forward).parameters
+        # A given mask replaces the model's own, including its windows.
+        and all(layer.kind == "global" for layer in attention_layers(model))
+    )
 
 
-class _Row(NamedTuple):
-    """Several questions in one row of tokens: which token sees which, and where answers stand."""
+def _rows(
+    questions: list[Asked], packs: bool
+) -> Iterator[tuple[dict[str, Tensor], Tensor, list[int]]]:
+    """Yield arguments of the model, answer tokens, and their number per question.
 
-    ids: Tensor
-    positions: Tensor
-    mask: Tensor
-    asked: Tensor
-    """The places whose next tokens belong to an answer."""
-    targets: Tensor
-    counts: list[int]
-    """The number of answer tokens per question."""
-
-
-def _rows(questions: list[Asked], packs: bool) -> Iterator[_Row]:
-    """Yield one row for all questions if most of their prompts is common, else one per question."""
-    common = len(questions[0].ids) - 1
-    for question in questions:
-        limit = min(common, len(question.ids) - 1)
-        common = min(limit, common_length(questions[0].ids, question.ids))
+    All questions are in one row if most of their prompts is common, else each is in its own.
+    """
+    first = questions[0].ids
+    common = min(min(len(each.ids) - 1, common_length(first, each.ids)) for each in questions)
     branches = [(*question.ids[common:], *question.answer_ids[:-1]) for question in questions]
     if len(questions) > 1 and (not packs or sum(map(len, branches)) > common):
         for question in questions:
             yield from _rows([question], packs)
         return
-    lengths = [common, *map(len, branches)]
-    # The branch of each token; branch 0 is the common beginning, which all others see.
-    branch = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    places = torch.arange(len(branch))
-    sees = (places[:, None] >= places) & ((branch == branch[:, None]) | (branch == 0))
-    ends = torch.tensor(lengths).cumsum(0)[1:].tolist()
-    positions = torch.cat([torch.arange(common), *(common + torch.arange(n) for n in lengths[1:])])
+    lengths = torch.tensor([common, *map(len, branches)])
     counts = [len(question.answer_ids) for question in questions]
-    asked = [torch.arange(end - n, end) for end, n in zip(ends, counts, strict=True)]
-    yield _Row(
-        ids=torch.tensor([*questions[0].ids[:common], *(t for each in branches for t in each)]),
-        positions=positions,
-        mask=sees,
-        asked=torch.cat(asked),
-        targets=torch.tensor([t for question in questions for t in question.answer_ids]),
-        counts=counts,
-    )
+    ends = zip(lengths.cumsum(0)[1:].tolist(), counts, strict=True)
+    row = {
+        "input_ids": torch.tensor([[*first[:common], *chain(*branches)]]),
+        # The places whose next tokens belong to an answer.
+        "logits_to_keep": torch.cat([torch.arange(end - count, end) for end, count in ends]),
+    }
+    if len(questions) > 1:
+        # The branch of each token; branch 0 is the common beginning, which all others see.
+        branch = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+        places = torch.arange(len(branch))
+        sees = (places[:, None] >= places) & ((branch == branch[:, None]) | (branch == 0))
+        own = [common + torch.arange(len(each)) for each in branches]
+        row["attention_mask"] = sees[None, None]
+        row["position_ids"] = torch.cat([torch.arange(common), *own])[None]
+    yield row, torch.tensor([*chain(*(question.answer_ids for question in questions))]), counts

@@ -23,27 +23,16 @@ _LARGEST_LOG_GAIN = math.log(4.0)
 
 @dataclass(frozen=True, eq=False)
 class HeadParameters:
-    """One or two numbers per head, which are 0 for an unchanged head.
+    """One or two numbers per head, 0 for an unchanged head; `calibrate` explains the families.
 
-    - "constant": log beta, the same for every row. One temperature per head is HeadScale (arXiv
-      2404.12224).
-    - "entropy": a in log beta = a * max(0, H - reference), which leaves rows alone whose entropy is
-      no larger than at the lengths of the fit.
-    - "gain": the logarithm of a factor of the head's output, at an unchanged temperature. One
-      scalar per head output is SEAL (arXiv 2501.15225), which merges it into the weights.
-    - "constant+gain", "entropy+gain": both.
-
-    Attributes:
-        family: one of these names.
-        layers: the attention layers that may change.
-        flatten: whether beta may be below 1; not with "entropy".
-        references: for "entropy", the reference entropy of each head, by the index of the layer.
+    One temperature per head is HeadScale (arXiv 2404.12224), one scalar per head output is SEAL
+    (arXiv 2501.15225), which merges it into the weights.
     """
 
     family: FamilyName
     layers: Sequence[Layer]
     flatten: bool = False
-    references: Mapping[int, Tensor] | None = None
+    references: Mapping[int, Tensor] | None = None  # entropies of heads, by the layer's index
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -62,7 +51,6 @@ class HeadParameters:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the numbers of a head are: "constant" or "entropy", "gain", or both."""
         return tuple(self.family.split("+"))
 
     def neutral(self) -> Tensor:

@@ -18,8 +18,6 @@ from sharpmax.models._rule import changed
 from sharpmax.models._saved import Saved
 from sharpmax.policies import Policy
 
-_ADVICE = "use the model that it was made for, or calibrate this one"
-
 
 class OtherModelError(RefusedError):
     """Raised for a calibration that was made for another model."""
@@ -41,12 +39,10 @@ class LayerCalibration:
     gain: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.gain is None:
-            return
-        gain = tuple(float(factor) for factor in self.gain)
-        if not all(math.isfinite(factor) for factor in gain):
-            raise ValueError(f"gain: expected finite factors, got {gain}")
-        object.__setattr__(self, "gain", gain)
+        if self.gain is not None:
+            object.__setattr__(self, "gain", tuple(map(float, self.gain)))
+            if not all(map(math.isfinite, self.gain)):
+                raise ValueError(f"gain: expected finite factors, got {self.gain}")
 
 
 @dataclass(frozen=True)
@@ -104,9 +100,8 @@ class Calibration(Saved):
         if len(set(indices)) != len(indices):
             raise ValueError(f"layers: expected each layer once, got {indices}")
         if wrong := [index for index in indices if not 0 <= index < len(self.head_counts)]:
-            raise ValueError(
-                f"layers: expected indices from 0 to {len(self.head_counts) - 1}, got {wrong}"
-            )
+            last = len(self.head_counts) - 1
+            raise ValueError(f"layers: expected indices from 0 to {last}, got {wrong}")
 
     @staticmethod
     def of(
@@ -141,22 +136,18 @@ class Calibration(Saved):
             OtherModelError: says what was expected and what came.
         """
         name, kind, heads = _identity(model)
+        wrong, has = "", f"{type(model).__name__} has"
         if kind != self.model_type:
-            raise OtherModelError(
-                f"calibration: expected a model of type {self.model_type!r} "
-                f"({self.model_name or 'no name'}), got {kind!r} ({name or 'no name'}); {_ADVICE}"
-            )
-        if len(heads) != len(self.head_counts):
-            raise OtherModelError(
-                f"calibration: expected {len(self.head_counts)} attention layers, "
-                f"{type(model).__name__} has {len(heads)}; {_ADVICE}"
-            )
-        for index, (expected, got) in enumerate(zip(self.head_counts, heads, strict=True)):
-            if None not in (expected, got) and expected != got:
-                raise OtherModelError(
-                    f"calibration: expected {expected} query heads in layer {index}, "
-                    f"{type(model).__name__} has {got}; {_ADVICE}"
-                )
+            wrong = f"a model of type {self.model_type!r} ({self.model_name or 'no name'}), "
+            wrong += f"got {kind!r} ({name or 'no name'})"
+        elif len(heads) != len(self.head_counts):
+            wrong = f"{len(self.head_counts)} attention layers, {has} {len(heads)}"
+        for index, (expected, got) in enumerate(zip(self.head_counts, heads, strict=False)):
+            if not wrong and None not in (expected, got) and expected != got:
+                wrong = f"{expected} query heads in layer {index}, {has} {got}"
+        if wrong:
+            advice = "use the model that it was made for, or calibrate this one"
+            raise OtherModelError(f"calibration: expected {wrong}; {advice}")
         if self.model_name and name and Path(self.model_name).name != Path(name).name:
             warnings.warn(
                 f"the calibration was made for {self.model_name!r} and is used for {name!r}; "
@@ -207,36 +198,21 @@ class Calibration(Saved):
         return calibration
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the calibration as plain data, without NaN and infinity."""
-        data = {
-            **vars(self),
-            "layers": [
-                {
-                    "index": layer.index,
-                    "policy": None if layer.policy is None else layer.policy.to_dict(),
-                    "gain": layer.gain,
-                }
-                for layer in self.layers
-            ],
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
+        layers = [
+            {**vars(layer), "policy": None if layer.policy is None else layer.policy.to_dict()}
+            for layer in self.layers
+        ]
+        plain: dict[str, Any] = json.loads(
+            json.dumps({**vars(self), "layers": layers}, allow_nan=False)
+        )
         return plain
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Calibration:
-        """Make a calibration from what `to_dict` returned.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data do not fit.
-        """
-        layers = [
-            LayerCalibration(
-                layer["index"],
-                None if layer["policy"] is None else Policy.from_dict(layer["policy"]),
-                layer["gain"],
-            )
-            for layer in data["layers"]
-        ]
+        layers = []
+        for layer in data["layers"]:
+            policy = None if layer["policy"] is None else Policy.from_dict(layer["policy"])
+            layers.append(LayerCalibration(layer["index"], policy, layer["gain"]))
         return cls(**{**data, "layers": tuple(layers)})
 
 
@@ -251,6 +227,5 @@ def _change(before: float, after: float, figures: Mapping[str, Any] | None) -> s
 
 def _identity(model: PreTrainedModel) -> tuple[str, str, tuple[int | None, ...]]:
     """Return the name, type and numbers of heads of a model."""
-    name = getattr(model.config, "_name_or_path", "") or ""
     heads = tuple(layer.heads for layer in attention_layers(model))
-    return name, model.config.model_type, heads
+    return getattr(model.config, "_name_or_path", "") or "", model.config.model_type, heads

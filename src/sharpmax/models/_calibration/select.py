@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
@@ -17,79 +16,48 @@ from sharpmax.models._calibration.parameters import HeadParameters
 from sharpmax.models._handle import Sharpened, set_rules
 from sharpmax.models._inspect import evaluation_mode
 
+# Where derivatives are taken between no change (0) and the fitted numbers (1): the two points of
+# Gauss-Legendre quadrature, which integrates polynomials of degree 3 exactly.
 PATH = (0.5 - 12**-0.5, 0.5 + 12**-0.5)
-"""Where derivatives are taken between no change (0) and the fitted numbers (1): the two points of
-Gauss-Legendre quadrature, which integrates polynomials of degree 3 exactly."""
-
-SHARES = (1.0, 0.4, 0.15)
-"""Shares of the helpful heads that are tried, the most helpful first."""
-
-SCALES = (1.0, 0.75, 0.5)
-"""Factors of the fitted numbers that are tried."""
+SHARES = (1.0, 0.4, 0.15)  # shares of the helpful heads that are tried, the most helpful first
+SCALES = (1.0, 0.75, 0.5)  # factors of the fitted numbers that are tried
 
 
 class Losses(NamedTuple):
-    """Losses of items, in the unit of the objective.
-
-    Attributes:
-        values: one per item.
-        contexts: the context of each item; items of one context are not independent.
-    """
+    """Losses of items, in the unit of the objective."""
 
     values: list[float]
-    contexts: list[int]
+    contexts: list[int]  # items of one context are not independent
 
     @property
     def by_context(self) -> NDArray[np.float64]:
-        """The mean loss per context, in the order of their numbers."""
         _, where, counts = np.unique(self.contexts, return_inverse=True, return_counts=True)
-        means: NDArray[np.float64] = np.bincount(where, self.values) / counts
-        return means
+        return np.asarray(np.bincount(where, self.values) / counts)
 
     @property
     def mean(self) -> float:
-        """The mean over contexts, each of which counts once."""
         return float(self.by_context.mean())
 
 
 class Candidate(NamedTuple):
-    """Some heads with a share of their change, measured on the selection split.
+    """Some heads with a share of their change, measured on the selection split."""
 
-    Attributes:
-        share: share of the helpful heads.
-        scale: factor of the fitted numbers.
-        heads: number of heads.
-        gain: decrease of the objective, in its own unit.
-        certain: lower bound of that decrease, two standard errors over contexts below it.
-        rise: increase of the loss on ordinary text, in nats.
-        harm: upper bound of that increase, two standard errors over contexts above it.
-    """
-
-    share: float
-    scale: float
+    share: float  # of the helpful heads
+    scale: float  # factor of the fitted numbers
     heads: int
-    gain: float
-    certain: float
-    rise: float
-    harm: float
+    gain: float  # decrease of the objective, in its own unit
+    certain: float  # lower bound of that decrease: two standard errors over contexts below it
+    rise: float  # increase of the loss on ordinary text, in nats
+    harm: float  # upper bound of that increase: two standard errors over contexts above it
 
 
-@dataclass(frozen=True)
-class Selection:
-    """The result of the selection.
+class Selection(NamedTuple):
+    """The result of the selection."""
 
-    Attributes:
-        numbers: the kept numbers; zero for other heads.
-        chosen: the candidate that was kept, or None.
-        candidates: all candidates that were tried.
-        contributions: effect of each head on the objective and on the loss on ordinary text, in
-            nats: [terms, heads].
-    """
-
-    numbers: Tensor
+    numbers: Tensor  # zero for heads that are not kept
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
-    contributions: Tensor
+    contributions: Tensor  # effect of each head on the losses, in nats: [terms, heads]
 
 
 def select(
@@ -97,7 +65,7 @@ def select(
     parameters: HeadParameters,
     numbers: Tensor,
     task: Term,
-    text: Term | None,
+    text: Term | None = None,
     *,
     tolerance: float,
     on_step: Callable[[int, int], None] = lambda *_: None,
@@ -105,12 +73,11 @@ def select(
     """Keep the numbers of the heads that help, if together they do.
 
     The contribution of a head is the integral of the derivative of the loss along the path from no
-    change to the fitted numbers. Contributions add up to the total change. Heads that do more harm
-    than good are reset. Of the rest, the best 100, 40 and 15 percent are tried, with 1, 0.75 and
-    0.5 of their change. Keep the candidate that lowers the objective most, provided that it lowers
-    it by more than two standard errors, and that the loss on ordinary text rises by no more than
-    the tolerance, with two standard errors added. `on_step` is called after each pass over the data
-    with its number and the largest possible number of passes.
+    change to the fitted numbers. Heads that do more harm than good are reset. Of the rest, shares
+    are tried with scales of their change. Keep the candidate that lowers the objective most,
+    provided that it lowers it by more than two standard errors, and that the loss on ordinary text
+    rises by no more than the tolerance, with two standard errors added. `on_step` is called after
+    each pass over the data with its number and the largest possible number of passes.
     """
     terms = [task] if text is None else [task, text]
     passes = count(1)
@@ -142,14 +109,11 @@ def select(
             after = losses(kept)
             gain, error = difference(before[0], after[0])
             fell, doubt = (0.0, 0.0) if text is None else difference(before[1], after[1])
-            candidate = Candidate(
-                share, scale, len(heads), gain, gain - 2 * error, -fell, 2 * doubt - fell
-            )
-            tried[len(heads), scale] = (candidate, kept)
+            bounds = (gain, gain - 2 * error, -fell, 2 * doubt - fell)
+            tried[len(heads), scale] = (Candidate(share, scale, len(heads), *bounds), kept)
     holding = [pair for pair in tried.values() if pair[0].certain > 0 and pair[0].harm <= tolerance]
-    chosen, kept = max(
-        holding, key=lambda pair: pair[0].gain, default=(None, torch.zeros_like(numbers))
-    )
+    nothing = (None, torch.zeros_like(numbers))
+    chosen, kept = max(holding, key=lambda pair: pair[0].gain, default=nothing)
     candidates = tuple(candidate for candidate, _ in tried.values())
     return Selection(kept, chosen, candidates, contributions)
 
@@ -174,6 +138,5 @@ def losses_of(
 def difference(before: Losses, after: Losses) -> tuple[float, float]:
     """Return the decrease of the mean loss, and its standard error over contexts."""
     fell = before.by_context - after.by_context
-    if len(fell) < 2:
-        return float(fell.mean()), float("inf")
-    return float(fell.mean()), float(fell.std(ddof=1) / len(fell) ** 0.5)
+    error = fell.std(ddof=1) / len(fell) ** 0.5 if len(fell) > 1 else float("inf")
+    return float(fell.mean()), float(error)

@@ -6,32 +6,22 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._files import versions
+from sharpmax.models import _inspect
 from sharpmax.models._diagnosis.heads import summarise
-from sharpmax.models._diagnosis.inputs import check_count, mean_tokens, prepare
+from sharpmax.models._diagnosis.inputs import check_count, prepare
 from sharpmax.models._diagnosis.meter import LooksAheadError, Meter
 from sharpmax.models._diagnosis.result import Diagnosis
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import (
-    CannotSharpenError,
-    Layer,
-    attention_layers,
-    check_one_rank,
-    check_reachable,
-    embedding,
-    evaluation_mode,
-    inner_model,
-)
+from sharpmax.models._inspect import CannotSharpenError, evaluation_mode, open_model
 
-ROWS = 64
-"""Default number of measured rows per length."""
-
-TAIL = 16
-"""Default number of tokens that count as the last ones."""
+ROWS = 64  # measured per length
+TAIL = 16  # tokens that count as the last ones
 
 
 def diagnose(
@@ -55,25 +45,22 @@ def diagnose(
     all keys equally. `Diagnosis` explains the verdicts.
 
     In a causal model, one pass per input serves every length, because the rows before position n
-    are the last rows of the prefix of length n. Other models take one pass per length. Memory
-    beyond the pass itself is a few rows of logits, and 28 bytes per measured row of a head. The
-    model runs in evaluation mode, without its language-model head and without padding, and is
-    unchanged afterwards, even after an error.
+    are the last rows of the prefix of length n; other models take one pass per length. Memory
+    beyond the pass is a few rows of logits, and 28 bytes per measured row of a head. The model runs
+    in evaluation mode, without its language-model head and without padding, and is unchanged
+    afterwards, even after an error.
 
-    An interrupt (Ctrl-C) returns what the finished inputs gave, marked `interrupted`. During the
-    first input it returns the finished layers, or, with one pass per length, the finished lengths.
-    It is raised if fewer than two lengths are finished.
+    An interrupt (Ctrl-C) returns what the finished inputs gave, or the finished layers or lengths
+    of the first one, marked `interrupted`. It is raised if fewer than two lengths are finished.
 
     Args:
-        model: a transformers model, or a module that contains one. It must be a decoder or an
-            encoder that reads tokens; for an encoder-decoder, pass `model.get_encoder()`.
-        texts_or_ids: a text, texts, tokens, or sequences of tokens, of any lengths. Texts are
-            tokenised with the tokenizer's defaults, and cut. If a prefix of an input would be a
-            different task, pass a mapping from sizes to inputs of that size, the same number for
-            each; every input is then one pass, and used whole.
+        model: a transformers model, or a module that contains one: a decoder or an encoder that
+            reads tokens. For an encoder-decoder, pass `model.get_encoder()`.
+        texts_or_ids: a text, texts, tokens, or sequences of tokens, of any lengths. If a prefix of
+            an input would be a different task, pass a mapping from sizes to inputs of that size,
+            the same number for each; every input is then one pass, and used whole.
         lengths: numbers of tokens, at least two. Default: the longest that the model and the
-            shortest input allow, and its halves down to 64. With a mapping: some of its sizes;
-            default all.
+            shortest input allow, and its halves down to 64. With a mapping: some or all sizes.
         tokenizer: converts texts to tokens.
         sink: exclude sinks from entropy, n, largest weight and spread, and judge the rest. Sinks
             are the first token, and a learned sink (gpt-oss), which otherwise counts as a key.
@@ -81,12 +68,10 @@ def diagnose(
         rows: number of measured rows per length, at most half of the length.
         unit: what the sizes of a mapping count, such as "elements".
         on_progress: called after each layer with the number of finished inputs, including the
-            fraction of the current one, and the number of inputs. With a mapping, one input is one
-            of each size.
+            fraction of the current one, and the number of inputs (with a mapping: per size).
 
     Returns:
-        The diagnosis: `summary()`, `records`, `heads`, `to_pandas()`, `save(path)`, and its figures
-        and report: `plot_entropy()`, `plot_slopes()`, `to_html(path)`.
+        The diagnosis, with `summary()`, `heads`, `plot_slopes()`, `to_html(path)`, `save(path)`.
 
     Raises:
         CannotSharpenError: no attention layer can be reached, or the model is already sharpened.
@@ -106,28 +91,28 @@ def diagnose(
         >>> round(diagnosis.heads[0].slope, 1)
         1.0
     """
-    model = inner_model(model)
-    layers = attention_layers(model)
-    _check_model(model, layers)
+    inner, layers = open_model(model)
+    _check_model(inner, [layer.kind for layer in layers])
     check_count("tail", tail, 1)
     check_count("rows", rows, 1)
-    given, chosen = prepare(model, texts_or_ids, lengths, tokenizer, unit)
-    implementation = str(getattr(model.config, "_attn_implementation", ""))
+    given, chosen = prepare(inner, texts_or_ids, lengths, tokenizer, unit)
+    implementation = str(getattr(inner.config, "_attn_implementation", ""))
     reachable = [layer for layer in layers if layer.unreachable is None]
     finished, interrupted = 0, False
 
     def report_layer() -> None:
-        share = meter.unfinished / (len(reachable) * len(chosen))
+        share = len(meter.open) / (len(reachable) * len(chosen))
         if on_progress is not None and share < 1:
             on_progress(finished + share, len(given))
 
     meter = Meter(rows, tail, sink, report_layer)
     # Kinds may be wrong about causality: the meter notices rows that look ahead.
-    passes = _Passes(model, meter, any(layer.kind != "encoder" for layer in reachable))
-    with Sharpened(model, layers, recorder=meter) as recording, evaluation_mode(model):
+    causal = any(layer.kind != "encoder" for layer in reachable)
+    passes = _Passes(inner, meter, causal and not isinstance(texts_or_ids, Mapping))
+    with Sharpened(inner, layers, observe=meter.observe) as recording, evaluation_mode(inner):
         try:
             for each in given:
-                passes.run(each, chosen)
+                passes.run(each)
                 finished += 1
                 if on_progress is not None:
                     on_progress(finished, len(given))
@@ -149,17 +134,18 @@ def diagnose(
             unmeasured[layer.name] = layer.unreachable or why
     if not heads:
         raise CannotSharpenError(
-            f"{type(model).__name__}: expected tokens to reach an attention layer, but they "
+            f"{type(inner).__name__}: expected tokens to reach an attention layer, but they "
             "reached none; pass the submodel that reads them"
         )
+    measured = given[: max(finished, 1)]
     return Diagnosis(
-        model_name=getattr(model.config, "_name_or_path", "") or "",
-        model_type=model.config.model_type,
-        dtype=str(model.dtype).removeprefix("torch."),
+        model_name=getattr(inner.config, "_name_or_path", "") or "",
+        model_type=inner.config.model_type,
+        dtype=str(inner.dtype).removeprefix("torch."),
         implementation=implementation,
         lengths=chosen,
         unit=unit,
-        tokens=mean_tokens(given[: max(finished, 1)], chosen),
+        tokens=tuple(float(np.mean([len(each[n]) for each in measured])) for n in chosen),
         rows=rows,
         tail=tail,
         sink=sink,
@@ -174,69 +160,48 @@ def diagnose(
 
 
 class _Passes:
-    """Run a model over prefixes of tokens: in one pass if no row looks ahead."""
+    """Run a model over inputs of several lengths: prefixes in one pass if no row looks ahead."""
 
     def __init__(self, model: PreTrainedModel, meter: Meter, at_once: bool) -> None:
         # The language-model head would compute logits over the vocabulary for every token.
         self._body: Any = model.base_model
-        self._meter = meter
-        self._at_once = at_once
-        device = embedding(model).device
+        self._known = inspect.signature(self._body.forward).parameters
+        device = _inspect.embedding(model).device
         self._device = torch.device("cpu") if device.type == "meta" else device
-        known = inspect.signature(self._body.forward).parameters
-        self._options = {"use_cache": False} if "use_cache" in known else {}
-        self._takes_mask = "attention_mask" in known
+        self._meter, self._at_once = meter, at_once
 
-    def run(self, given: Tensor | Mapping[int, Tensor], lengths: Sequence[int]) -> None:
-        """Measure one input at every length, or one input of every size."""
+    def run(self, given: Mapping[int, Tensor]) -> None:
+        """Measure one input of every length."""
         try:
-            if isinstance(given, Mapping):
-                for size in lengths:
-                    self._meter.begin([len(given[size])], size)
-                    self._pass(given[size])
-            else:
-                self._run_prefixes(given, lengths)
-        except KeyboardInterrupt:
-            if self._meter.kept:
-                self._meter.drop()
-            else:
+            if self._at_once:
+                try:
+                    self._pass(given[max(given)], list(given))
+                except LooksAheadError:
+                    self._at_once = False
+                    self._meter.drop()
+            for length, tokens in given.items() if not self._at_once else ():
+                self._pass(tokens, [len(tokens)], length)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not self._meter.kept:
                 # Some of the first input is better than nothing.
                 self._meter.keep_partial()
-            raise
-        except BaseException:
             self._meter.drop()
             raise
         self._meter.keep()
 
-    def _run_prefixes(self, tokens: Tensor, lengths: Sequence[int]) -> None:
-        if self._at_once:
-            try:
-                self._meter.begin(lengths)
-                self._pass(tokens[: lengths[-1]])
-            except LooksAheadError:
-                self._at_once = False
-                self._meter.drop()
-        if not self._at_once:
-            for length in lengths:
-                self._meter.begin([length])
-                self._pass(tokens[:length])
-
-    def _pass(self, tokens: Tensor) -> None:
+    def _pass(self, tokens: Tensor, prefixes: Sequence[int], size: int | None = None) -> None:
+        self._meter.begin(prefixes, size)
         tokens = tokens[None].to(self._device)
-        options: dict[str, Any] = dict(self._options)
-        if self._takes_mask:
-            # Every token counts, even one that looks like padding.
-            options["attention_mask"] = torch.ones_like(tokens)
+        # Every token counts, even one that looks like padding.
+        options = {"use_cache": False, "attention_mask": torch.ones_like(tokens)}
+        known = {name: value for name, value in options.items() if name in self._known}
         with torch.no_grad():
-            self._body(input_ids=tokens, **options)
+            self._body(input_ids=tokens, **known)
 
 
-def _check_model(model: PreTrainedModel, layers: list[Layer]) -> None:
-    check_reachable(model, layers)
+def _check_model(model: PreTrainedModel, kinds: Sequence[str]) -> None:
     name = type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False) and any(
-        layer.kind == "cross" for layer in layers
-    ):
+    if getattr(model.config, "is_encoder_decoder", False) and "cross" in kinds:
         raise NotImplementedError(
             f"model: expected a decoder or an encoder, got the encoder-decoder {name}; pass its "
             "get_encoder()"
@@ -246,4 +211,4 @@ def _check_model(model: PreTrainedModel, layers: list[Layer]) -> None:
             f"model: expected a model that reads input_ids, {name} reads {model.main_input_name}; "
             "pass its submodel for text, if it has one"
         )
-    check_one_rank(model)
+    _inspect.check_one_rank(model)

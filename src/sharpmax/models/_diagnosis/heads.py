@@ -19,25 +19,12 @@ VERDICTS: tuple[Verdict, ...] = ("dispersing", "growing", "flat", "sink", "local
 """From the most to the least serious."""
 
 QUANTILES = (0.1, 0.5, 0.9)
-"""Quantiles over the rows of a head at a length."""
-
-DISPERSING_SLOPE = 0.5
-"""Above this slope, the effective support exp(H) grows at least like the square root of n."""
-
-GROWING_SLOPE = 0.1
-"""Below this slope, a thousand times as many keys add less than 0.7 nats of entropy."""
-
-SINK_MASS = 0.5
-"""From this mean weight on sinks, at the longest length, a head counts as a sink head."""
-
-CRITICAL_WEIGHT = 0.01
-"""At the critical length and beyond, no weight can reach this."""
-
-LARGEST_CRITICAL_LENGTH = 10**15
-"""Longer critical lengths are not reported."""
-
-_SAME_LENGTH = 1e-3
-"""There is no slope if the mean of log n varies by less than this over the lengths."""
+DISPERSING_SLOPE = 0.5  # above it, exp(H) grows at least like the square root of n
+GROWING_SLOPE = 0.1  # below it, a thousand times as many keys add less than 0.7 nats of entropy
+SINK_MASS = 0.5  # mean weight on sinks, at the longest length, from which on a head is a sink head
+CRITICAL_WEIGHT = 0.01  # no weight can reach this at the critical length and beyond
+LARGEST_CRITICAL_LENGTH = 10**15  # longer critical lengths are not reported
+_SAME_LENGTH = 1e-3  # no slope if the mean of log n varies by less than this over the lengths
 
 
 class Distribution(NamedTuple):
@@ -50,19 +37,6 @@ class Distribution(NamedTuple):
     q90: float
 
 
-FIGURES = (
-    "entropy",
-    "normalised_entropy",
-    "effective_support",
-    "largest_weight",
-    "spread",
-    "first_mass",
-    "sink_mass",
-    "tail_mass",
-)
-"""The distributions of a record, in order."""
-
-
 @dataclass(frozen=True)
 class HeadRecord:
     """The measurements of one head at one length.
@@ -70,10 +44,7 @@ class HeadRecord:
     Distributions are over the measured rows, and None if there are none.
 
     Attributes:
-        layer: index of the layer, as in `Sharpened.status()`.
-        name: name of its module.
-        kind: kind of the layer: "global", "sliding", "chunked" or "encoder".
-        head: index of the query head.
+        layer, name, kind, head: which head, as in `Head`.
         length: number of tokens, or the size of the inputs.
         measured: number of measured rows.
         skipped: number of rows without visible keys, which are left out.
@@ -115,15 +86,17 @@ class HeadRecord:
     def flat(self) -> dict[str, Any]:
         """Return the record as one row of a table: `entropy_mean`, `entropy_q10` and so on."""
         row: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if entry.name in FIGURES:
-                values = value or (None,) * len(Distribution._fields)
-                names = (f"{entry.name}_{field}" for field in Distribution._fields)
-                row.update(zip(names, values, strict=True))
+        for name, value in vars(self).items():
+            if name in FIGURES:
+                for number, field in enumerate(Distribution._fields):
+                    row[f"{name}_{field}"] = None if value is None else value[number]
             else:
-                row[entry.name] = value
+                row[name] = value
         return row
+
+
+FIGURES = tuple(entry.name for entry in fields(HeadRecord) if "Distribution" in str(entry.type))
+"""The distributions of a record, in order."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +104,9 @@ class Head:
     """The trend of one head over all lengths, and the verdict.
 
     Attributes:
-        layer: index of the layer.
+        layer: index of the layer, as in `Sharpened.status()`.
         name: name of its module.
-        kind: kind of the layer.
+        kind: kind of the layer: "global", "sliding", "chunked" or "encoder".
         head: index of the query head.
         slope: least-squares slope of the mean entropy against the mean of log n: 1 for a head that
             attends to all keys equally. None if n does not change.
@@ -151,13 +124,7 @@ class Head:
 def judge(
     slope: float | None, *, local: bool = False, sink_mass: float | None = None
 ) -> Verdict | None:
-    """Return the verdict on a head, as `Diagnosis` defines it.
-
-    Args:
-        slope: slope of its entropy against log n.
-        local: whether a window hides keys from it.
-        sink_mass: mean weight of sinks; None if sinks were excluded.
-    """
+    """Return the verdict on a head, as `Diagnosis` defines it; no `sink_mass` if excluded."""
     if local:
         return "local"
     if sink_mass is not None and sink_mass >= SINK_MASS:
@@ -181,12 +148,9 @@ def summarise(
             _record(layer, index, length, RowFigures(*(each[index] for each in rows)))
             for length, rows in figures.items()
         ]
-        last, slope = mine[-1], _slope(mine)
-        rests = None
-        if not sink and last.first_mass is not None and last.sink_mass is not None:
-            rests = last.first_mass.mean + last.sink_mass.mean
-        verdict = None
-        if last.measured:
+        last, slope, verdict = mine[-1], _slope(mine), None
+        if last.first_mass is not None and last.sink_mass is not None:
+            rests = None if sink else last.first_mass.mean + last.sink_mass.mean
             verdict = judge(slope, local=slots[longest].windowed, sink_mass=rests)
         records += mine
         heads.append(Head(layer.index, layer.name, layer.kind, index, slope, verdict))
@@ -199,12 +163,8 @@ def _record(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecor
     finite = np.isfinite(table).all(axis=0)
     entropy, count, largest, spread, first, sink, tail = table[:, seeing & finite]
     logarithm = np.log(count)
-    distributions = (
-        entropy,
-        np.divide(entropy, logarithm, out=np.zeros_like(entropy), where=count > 1),
-        np.exp(entropy),
-        largest, spread, first, sink, tail,
-    )  # fmt: skip
+    normalised = np.divide(entropy, logarithm, out=np.zeros_like(entropy), where=count > 1)
+    distributions = (entropy, normalised, np.exp(entropy), largest, spread, first, sink, tail)
     some = len(entropy) > 0
     return HeadRecord(
         layer.index, layer.name, layer.kind, head, length,
@@ -221,8 +181,8 @@ def _record(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecor
 def _distribution(values: np.ndarray[Any, Any]) -> Distribution | None:
     if not len(values):
         return None
-    mean, deviation = float(values.mean()), float(values.std())
-    return Distribution(mean, deviation, *np.quantile(values, QUANTILES).tolist())
+    quantiles = np.quantile(values, QUANTILES).tolist()
+    return Distribution(float(values.mean()), float(values.std()), *quantiles)
 
 
 def _critical(spread: float) -> int | None:
@@ -237,10 +197,8 @@ def _slope(records: Sequence[HeadRecord]) -> float | None:
         for record in records
         if record.log_visible is not None and record.entropy is not None
     ]
-    if not points:
-        return None
-    logarithms, entropies = np.array(points).T
-    if np.ptp(logarithms) < _SAME_LENGTH:
+    logarithms, entropies = np.array(points).reshape(-1, 2).T
+    if not points or np.ptp(logarithms) < _SAME_LENGTH:
         return None
     away = logarithms - logarithms.mean()
     return float(away @ entropies / (away @ away))

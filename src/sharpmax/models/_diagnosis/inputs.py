@@ -5,43 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax.models._inspect import check_positions, embedding, positions
 
-SHORTEST = 64
-"""If no lengths are given, the longest is halved down to this."""
-
-Inputs = list[Tensor] | list[dict[int, Tensor]]
-"""Sequences whose prefixes are measured, or one sequence per size."""
+SHORTEST = 64  # if no lengths are given, the longest is halved down to this
 
 
 def prepare(
     model: PreTrainedModel, given: Any, lengths: Sequence[int] | None, tokenizer: Any, unit: str
-) -> tuple[Inputs, tuple[int, ...]]:
-    """Return checked tokens and ascending lengths; the arguments are those of `diagnose`."""
+) -> tuple[list[dict[int, Tensor]], tuple[int, ...]]:
+    """Return checked tokens by length, for each input, and the ascending lengths."""
     if isinstance(given, Mapping):
-        sizes = _sizes(given, lengths)
-        return _rounds(model, given, sizes, tokenizer), sizes
+        sizes = _ordered("lengths" if lengths is not None else "texts_or_ids", lengths or given, 1)
+        if missing := [size for size in sizes if size not in given]:
+            raise ValueError(
+                f"lengths: expected some of {', '.join(map(str, sorted(given)))}, the sizes of the "
+                f"inputs, got {missing[0]}"
+            )
+        sequences = {size: _sequences(model, given[size], tokenizer) for size in sizes}
+        return _rounds(model, sequences), sizes
     if unit != "tokens":
         raise ValueError(
             f"unit: expected 'tokens' unless inputs are given by size, got {unit!r}; pass a "
             "mapping from sizes to inputs"
         )
-    sequences = _sequences(model, given, tokenizer)
-    return sequences, _lengths(model, sequences, lengths)
-
-
-def mean_tokens(given: Inputs, lengths: Sequence[int]) -> tuple[float, ...]:
-    """Return the mean number of tokens per length or size."""
-    by_size = [each for each in given if isinstance(each, Mapping)]
-    return tuple(
-        float(np.mean([len(each[length]) for each in by_size])) if by_size else float(length)
-        for length in lengths
-    )
+    inputs = _sequences(model, given, tokenizer)
+    chosen = _lengths(model, inputs, lengths)
+    return [{length: tokens[:length] for length in chosen} for tokens in inputs], chosen
 
 
 def check_count(name: str, value: object, least: int) -> None:
@@ -60,10 +53,8 @@ def _sequences(model: PreTrainedModel, given: Any, tokenizer: Any) -> list[Tenso
         given = torch.as_tensor(given)
         given = [given] if given.ndim == 1 else list(given)
     elif not isinstance(given, Sequence):
-        raise TypeError(
-            "texts_or_ids: expected a text, texts, tokens or sequences of tokens, got "
-            f"{type(given).__name__}"
-        )
+        got = f"sequences of tokens, got {type(given).__name__}"
+        raise TypeError(f"texts_or_ids: expected a text, texts, tokens or {got}")
     elif given and all(isinstance(each, int) for each in given):
         given = [given]
     if not len(given):
@@ -88,42 +79,24 @@ def _tokens(index: int, given: Any, tokenizer: Any, vocabulary: int) -> Tensor:
     if not tokens.numel():
         raise ValueError(f"{where}: expected at least one token, got none")
     if tokens.ndim != 1 or tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise TypeError(
-            f"{where}: expected integers along one axis, got {tokens.dtype} of shape "
-            f"{tuple(tokens.shape)}"
-        )
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= vocabulary:
-        raise ValueError(
-            f"{where}: expected tokens from 0 to {vocabulary - 1}, got {low if low < 0 else high}"
-        )
+        got = f"{tokens.dtype} of shape {tuple(tokens.shape)}"
+        raise TypeError(f"{where}: expected integers along one axis, got {got}")
+    for extreme in (int(tokens.min()), int(tokens.max())):
+        if not 0 <= extreme < vocabulary:
+            raise ValueError(f"{where}: expected tokens from 0 to {vocabulary - 1}, got {extreme}")
     return tokens.long()
 
 
-def _sizes(given: Mapping[int, Any], asked: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the chosen sizes of a mapping, in ascending order."""
-    chosen = _ordered("lengths" if asked is not None else "texts_or_ids", asked or given, 1)
-    if missing := [size for size in chosen if size not in given]:
-        raise ValueError(
-            f"lengths: expected some of {', '.join(map(str, sorted(given)))}, the sizes of the "
-            f"inputs, got {missing[0]}"
-        )
-    return chosen
-
-
-def _rounds(
-    model: PreTrainedModel, given: Mapping[int, Any], sizes: Sequence[int], tokenizer: Any
-) -> list[dict[int, Tensor]]:
-    """Return the tokens of one input per size, as often as there are inputs."""
-    sequences = {size: _sequences(model, given[size], tokenizer) for size in sizes}
+def _rounds(model: PreTrainedModel, sequences: dict[int, list[Tensor]]) -> list[dict[int, Tensor]]:
+    """Return one input per size, as often as there are inputs."""
     counts = {size: len(several) for size, several in sequences.items()}
     if len(set(counts.values())) > 1:
-        raise ValueError(
-            f"texts_or_ids: expected the same number of inputs for each size, got {counts}"
-        )
+        expected = "expected the same number of inputs for each size"
+        raise ValueError(f"texts_or_ids: {expected}, got {counts}")
     for size, several in sequences.items():
-        check_positions(model, f"texts_or_ids[{size}]", max(map(len, several)))
-    return [dict(zip(sizes, row, strict=True)) for row in zip(*sequences.values(), strict=True)]
+        name, longest = f"texts_or_ids[{size}]", max(map(len, several))
+        check_positions(model, name, longest, "leave this size out")
+    return [dict(zip(sequences, row, strict=True)) for row in zip(*sequences.values(), strict=True)]
 
 
 def _lengths(
@@ -131,18 +104,16 @@ def _lengths(
 ) -> tuple[int, ...]:
     """Return lengths that all inputs and the positions of the model allow, in ascending order."""
     if asked is None:
-        longest = min(len(tokens) for tokens in sequences)
-        longest = min(longest, positions(model) or longest)
+        longest = min(*map(len, sequences), positions(model) or len(sequences[0]))
         if longest < 4:
-            raise ValueError(
-                f"texts_or_ids: expected at least 4 tokens, got {longest}; use longer inputs"
-            )
+            advice = "use longer inputs"
+            raise ValueError(f"texts_or_ids: expected at least 4 tokens, got {longest}; {advice}")
         found = [longest, longest // 2]
         while found[-1] // 2 >= SHORTEST:
             found.append(found[-1] // 2)
         return tuple(reversed(found))
     chosen = _ordered("lengths", asked, 2)
-    check_positions(model, "lengths", chosen[-1])
+    check_positions(model, "lengths", chosen[-1], "leave out longer lengths")
     for index, tokens in enumerate(sequences):
         if len(tokens) < chosen[-1]:
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,121 +23,89 @@ class LooksAheadError(SharpmaxError):
 
 
 class RowFigures(NamedTuple):
-    """Figures of rows: arrays or tensors of the same shape, heads before rows.
+    """Figures of rows: arrays or tensors of the same shape, heads before rows."""
 
-    Attributes:
-        entropy: in nats.
-        count: number of keys that the entropy is over.
-        largest_weight: among these keys.
-        spread: largest minus smallest logit of these keys.
-        first_mass: weight of the first token, among all keys.
-        sink_mass: weight of a learned sink, among all keys.
-        tail_mass: weight of the last visible tokens, among all keys.
-    """
-
-    entropy: Array
-    count: Array
-    largest_weight: Array
-    spread: Array
-    first_mass: Array
-    sink_mass: Array
-    tail_mass: Array
+    entropy: Array  # in nats
+    count: Array  # keys that the entropy is over
+    largest_weight: Array  # among these keys
+    spread: Array  # largest minus smallest logit of these keys
+    first_mass: Array  # weight of the first token, among all keys
+    sink_mass: Array  # weight of a learned sink, among all keys
+    tail_mass: Array  # weight of the last visible tokens, among all keys
 
 
 @dataclass
 class Slot:
-    """The rows of one layer at one length.
+    """The rows of one layer at one length."""
 
-    Attributes:
-        blocks: arrays [figures, heads, rows], in the order of `RowFigures`.
-        windowed: whether a row saw fewer keys than there are tokens up to its own.
-    """
-
-    blocks: list[Values]
-    windowed: bool = False
+    blocks: list[Values] = field(default_factory=list)  # [figures, heads, rows]
+    windowed: bool = False  # whether a row saw fewer keys than there are tokens up to its own
 
     def figures(self) -> RowFigures:
-        """Return the figures of all rows."""
         return RowFigures(*np.concatenate(self.blocks, axis=-1))
 
 
+Slots = dict[tuple[int, int], Slot]  # by layer and length
+
+
 class Meter:
-    """Measure the last rows of prefixes, for each layer.
+    """Measure the last rows of prefixes, for each layer; they are final after `keep`.
 
-    It is an observer of `_interface`. Rows are final only after `keep` or `keep_partial`.
-
-    Args:
-        rows: number of rows that are measured per prefix, at most half of it.
-        tail: number of tokens that `tail_mass` sums over.
-        sink: exclude sinks (the first token and a learned sink) from entropy, count, largest weight
-            and spread.
-        on_layer: called after each layer.
+    `sink` excludes sinks (the first token and a learned sink) from entropy, count, largest weight
+    and spread.
     """
 
     def __init__(
         self, rows: int, tail: int, sink: bool, on_layer: Callable[[], None] = lambda: None
     ) -> None:
-        self.rows, self.tail, self.sink = rows, tail, sink
-        self._on_layer = on_layer
-        self.kept: dict[tuple[int, int], Slot] = {}
-        self._open: dict[tuple[int, int], Slot] = {}
+        self.rows, self.tail, self.sink, self._on_layer = rows, tail, sink, on_layer
+        self.kept: Slots = {}
+        self.open: Slots = {}  # of the current input
         self._prefixes: tuple[int, ...] = ()
         self._size: int | None = None
 
     def begin(self, prefixes: Sequence[int], size: int | None = None) -> None:
         """Expect a pass over tokens; measure prefixes of these lengths, stored under `size`."""
-        self._prefixes = tuple(prefixes)
-        self._size = size
+        self._prefixes, self._size = tuple(prefixes), size
 
     def observe(self, layer: int, problem: Problem) -> None:
-        """Measure one layer."""
         if {problem.query.shape[2], problem.key.shape[2]} != {max(self._prefixes)}:
             # Not over the tokens: patches of an image, for example.
             return
-        found: dict[tuple[int, int], Slot] = {}
+        found: Slots = {}
         for length in self._prefixes:
             place = (layer, length if self._size is None else self._size)
             first = length - rows_of(length, self.rows)
             step = max(LOGITS_AT_ONCE // max(problem.query.shape[1] * length, 1), 1)
-            slot = found.setdefault(place, Slot([]))
+            slot = found.setdefault(place, Slot())
             for start in range(first, length, step):
                 block = _prefix(problem, start, min(start + step, length), length)
                 figures, windowed = measure(block, self.tail, self.sink)
                 slot.blocks.append(figures)
                 slot.windowed |= windowed
         # Only now, so that an interrupt leaves a layer at all prefixes of a pass or at none.
-        _add(self._open, found)
+        _add(self.open, found)
         self._on_layer()
 
-    @property
-    def unfinished(self) -> int:
-        """The number of measured layers times lengths of the current input."""
-        return len(self._open)
-
     def keep(self) -> None:
-        """Keep what was measured since the last call: an input is finished."""
-        _add(self.kept, self._open)
+        _add(self.kept, self.open)
         self.drop()
 
     def keep_partial(self) -> None:
-        """Keep what is complete of an unfinished input.
-
-        This is the first layers of a pass over several prefixes. With one pass per length, it is
-        the lengths before the last one.
-        """
+        """Keep the first layers of an unfinished pass, or the lengths before its only one."""
         if len(self._prefixes) == 1:
             last = self._prefixes[0] if self._size is None else self._size
-            self._open = {place: slot for place, slot in self._open.items() if place[1] != last}
+            self.open = {place: slot for place, slot in self.open.items() if place[1] != last}
         self.keep()
 
     def drop(self) -> None:
         """Discard what was measured since the last call of `keep`."""
-        self._open = {}
+        self.open = {}
 
 
-def _add(slots: dict[tuple[int, int], Slot], new: dict[tuple[int, int], Slot]) -> None:
+def _add(slots: Slots, new: Slots) -> None:
     for place, more in new.items():
-        slot = slots.setdefault(place, Slot([]))
+        slot = slots.setdefault(place, Slot())
         slot.blocks += more.blocks
         slot.windowed |= more.windowed
 
@@ -170,8 +138,7 @@ def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
     counted, chosen = visible, whole
     if sink:
         counted = visible.clone()
-        counted[..., 0] = False
-        counted[..., keys:] = False
+        counted[..., 0] = counted[..., keys:] = False
         chosen = statistics(logits, where=counted)
     smallest = torch.where(counted, logits, torch.inf).amin(-1)
     figures = RowFigures(
@@ -195,12 +162,11 @@ def _prefix(problem: Problem, start: int, stop: int, length: int) -> Problem:
     if problem.key.shape[2] == length:
         return rows
     mask = rows.mask
-    if problem.right != 0 and (mask is None or bool(_visible(mask[..., length:]).any())):
-        raise LooksAheadError(f"expected rows that see at most {length} keys, got more")
-    return replace(
-        rows, key=rows.key[:, :, :length], mask=None if mask is None else mask[..., :length]
-    )
-
-
-def _visible(mask: Tensor) -> Tensor:
-    return mask if mask.dtype == torch.bool else mask > masked_below(mask.dtype)
+    if problem.right != 0:
+        later = None if mask is None else mask[..., length:]
+        if later is not None and later.dtype != torch.bool:
+            later = later > masked_below(later.dtype)
+        if later is None or bool(later.any()):
+            raise LooksAheadError(f"expected rows that see at most {length} keys, got more")
+    mask = None if mask is None else mask[..., :length]
+    return replace(rows, key=rows.key[:, :, :length], mask=mask)

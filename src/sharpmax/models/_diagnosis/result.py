@@ -15,6 +15,13 @@ from sharpmax._extras import require
 from sharpmax.models._diagnosis.heads import FIGURES, VERDICTS, Distribution, Head, HeadRecord
 from sharpmax.models._saved import Saved
 
+_COLUMNS = {
+    "entropy": ("entropy", ".2f"), "/ log n": ("normalised_entropy", ".2f"),
+    "support": ("effective_support", ".1f"), "largest": ("largest_weight", ".3f"),
+    "first": ("first_mass", ".3f"), "sink": ("sink_mass", ".3f"),
+    "last {tail}": ("tail_mass", ".3f"), "spread": ("spread", ".1f"),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Diagnosis(Saved):
@@ -29,9 +36,6 @@ class Diagnosis(Saved):
     - "dispersing": the slope of the entropy against log n is at least 0.5.
     - "growing": that slope is at least 0.1.
     - "flat": none of these.
-
-    The thresholds are `DISPERSING_SLOPE`, `GROWING_SLOPE` and `SINK_MASS` in
-    `sharpmax.models._diagnosis.heads`.
 
     Attributes:
         model_name: origin of the weights, from the configuration; may be empty.
@@ -114,14 +118,11 @@ class Diagnosis(Saved):
         lengths = ", ".join(map(str, self.lengths))
         if self.unit != "tokens":
             lengths += f" {self.unit} ({self.tokens[0]:.0f} to {self.tokens[-1]:.0f} tokens)"
-        counters = (
-            f"{self.rows_measured} rows measured, {self.rows_skipped} without visible keys, "
-            f"{self.rows_non_finite} not finite"
-        )
+        measured, skipped, wrong = self.rows_measured, self.rows_skipped, self.rows_non_finite
         lines = [
             f"{self.name} ({self.dtype}, {self.implementation}): {len(self.heads)} heads, {inputs}",
             f"lengths {lengths}; {self.which_rows}",
-            counters,
+            f"{measured} rows measured, {skipped} without visible keys, {wrong} not finite",
         ]
         if self.sink:
             lines.append("entropy, n, largest weight and spread exclude sinks")
@@ -130,14 +131,10 @@ class Diagnosis(Saved):
         verdicts = [head.verdict for head in self.heads]
         counts = [(verdict, verdicts.count(verdict)) for verdict in (*VERDICTS, None)]
         lines.append(", ".join(f"{n} {verdict or 'unknown'}" for verdict, n in counts if n))
-        for local in (False, True):
+        for title, local in (("heads", False), ("local heads", True)):
             chosen = [head for head in self.worst() if (head.verdict == "local") == local]
-            if not chosen:
-                continue
-            title = (
-                f"local heads at {self.lengths[-1]}" if local else f"heads at {self.lengths[-1]}"
-            )
-            lines += ["", title, *self._table(chosen[:limit])]
+            if chosen:
+                lines += ["", f"{title} at {self.lengths[-1]}", *self._table(chosen[:limit])]
             if limit is not None and len(chosen) > limit:
                 lines.append(f"and {len(chosen) - limit} more")
         return "\n".join(lines)
@@ -213,66 +210,37 @@ class Diagnosis(Saved):
             MissingExtraError: pandas is not installed.
         """
         pandas = require("pandas", extra="pandas", what="Diagnosis.to_pandas")
-        heads = {(head.layer, head.head): head for head in self.heads}
-        rows = []
-        for record in self.records:
-            head = heads[record.layer, record.head]
-            rows.append({**record.flat(), "slope": head.slope, "verdict": head.verdict})
-        return pandas.DataFrame(rows)
+        trends = {(h.layer, h.head): {"slope": h.slope, "verdict": h.verdict} for h in self.heads}
+        return pandas.DataFrame([r.flat() | trends[r.layer, r.head] for r in self.records])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the diagnosis as plain data, without NaN and infinity."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
         return plain
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
-        """Make a diagnosis from what `to_dict` returned.
-
-        Raises:
-            KeyError, TypeError, ValueError: the data do not fit.
-        """
-        data = dict(data)
-        for name, kind in (("records", _record), ("heads", Head)):
-            data[name] = tuple(kind(**entry) for entry in data[name])
-        for name in ("lengths", "tokens", "notes"):
-            data[name] = tuple(data[name])
-        return cls(**data)
+        plain = {name: tuple(data[name]) for name in ("lengths", "tokens", "notes")}
+        records = tuple(_record(**entry) for entry in data["records"])
+        heads = tuple(Head(**entry) for entry in data["heads"])
+        return cls(**{**data, **plain, "records": records, "heads": heads})
 
     @cached_property
     def _by_place(self) -> dict[tuple[int, int, int], HeadRecord]:
         return {(r.layer, r.head, r.length): r for r in self.records}
 
     def _table(self, heads: Sequence[Head]) -> list[str]:
-        rows = [
-            [
-                "layer", "head", "kind", "verdict", "slope", "entropy", "/ log n", "support",
-                "largest", "first", "sink", f"last {self.tail}", "spread", "critical",
-            ]
-        ]  # fmt: skip
+        titles = [title.format(tail=self.tail) for title in _COLUMNS]
+        rows = [["layer", "head", "kind", "verdict", "slope", *titles, "critical"]]
         for head in heads:
             record = self.record(head)
-            slope = "-" if head.slope is None else f"{head.slope:.2f}"
-            figures = [
-                _mean(record.entropy, ".2f"),
-                _mean(record.normalised_entropy, ".2f"),
-                _mean(record.effective_support, ".1f"),
-                _mean(record.largest_weight, ".3f"),
-                _mean(record.first_mass, ".3f"),
-                _mean(record.sink_mass, ".3f"),
-                _mean(record.tail_mass, ".3f"),
-                _mean(record.spread, ".1f"),
-            ]
-            critical = "-" if record.critical_length is None else f"{record.critical_length:.3g}"
-            verdict = head.verdict or "unknown"
-            rows.append(
-                [str(head.layer), str(head.head), head.kind, verdict, slope, *figures, critical]
-            )
+            row = [str(head.layer), str(head.head), head.kind, head.verdict or "unknown"]
+            row.append(_cell(head.slope, ".2f"))
+            for name, layout in _COLUMNS.values():
+                figure = getattr(record, name)
+                row.append(_cell(figure and figure.mean, layout))
+            rows.append([*row, _cell(record.critical_length, ".3g")])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            for row in rows
-        ]
+        return ["  ".join(map(str.rjust, row, widths)) for row in rows]
 
 
 def _report() -> Any:
@@ -281,12 +249,12 @@ def _report() -> Any:
 
 
 def _badness(head: Head) -> tuple[int, float, int, int]:
-    order = VERDICTS.index(head.verdict) if head.verdict else len(VERDICTS)
+    order = (*VERDICTS, None).index(head.verdict)
     return order, -math.inf if head.slope is None else -head.slope, head.layer, head.head
 
 
-def _mean(figure: Distribution | None, layout: str) -> str:
-    return "-" if figure is None else format(figure.mean, layout)
+def _cell(value: float | None, layout: str) -> str:
+    return "-" if value is None else format(value, layout)
 
 
 def _record(**entry: Any) -> HeadRecord:
