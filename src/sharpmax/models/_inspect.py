@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -110,14 +110,22 @@ def positions(model: PreTrainedModel) -> int | None:
     return limit - families.first_position(model)
 
 
-def check_positions(model: PreTrainedModel, name: str, count: int, advice: str) -> None:
-    """Raise `ValueError` if `count` tokens are more than the model has positions."""
+def check_positions(model: PreTrainedModel, name: str, tokens: int) -> None:
+    """Raise `ValueError` if a model has fewer positions than an input called `name` has tokens."""
     limit = positions(model)
-    if limit is not None and count > limit:
+    if limit is not None and tokens > limit:
         raise ValueError(
             f"{name}: expected at most the {limit} positions of {type(model).__name__}, got "
-            f"{count} tokens; {advice}"
+            f"{tokens} tokens; use shorter inputs"
         )
+
+
+def check_items(model: PreTrainedModel, name: str, items: Iterable[Any]) -> None:
+    """Check the positions for windows, and for questions with their answers."""
+    # The last token of an answer is not read.
+    counted = [item for item in items if hasattr(item, "ids")]
+    sizes = (len(item.ids) + len(getattr(item, "answer_ids", ())[1:]) for item in counted)
+    check_positions(model, name, max(sizes, default=0))
 
 
 def embedding(model: PreTrainedModel) -> Tensor:

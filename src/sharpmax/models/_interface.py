@@ -135,9 +135,7 @@ def attention_forward(
         output = stock()
     else:
         if attachment.used is None and not torch.compiler.is_compiling():
-            attachment.used = _attention.choose(
-                attachment.impl, problem, rule.policy, attachment.detach_temperature
-            )
+            attachment.used = _attention.choose(attachment.impl, problem, rule.policy)
         output = attachment.attend(problem, rule.policy)
         if rule.chosen is not None:
             output = torch.where(rule.chosen.to(output.device)[:, None], output, stock())

@@ -463,7 +463,7 @@ def test_an_interrupt_in_the_first_input_keeps_what_is_whole_of_it() -> None:
         (([[4, 48]], [2, 3]), ValueError, "expected tokens from 0 to 47, got 48"),
         (([[4, -1]], [2, 3]), ValueError, "expected tokens from 0 to 47, got -1"),
         (("a b c", [2, 4], words), ValueError, r"\[0\]: expected at least 4 tokens.* got 3; use"),
-        ((tokens(80), [8, 65]), ValueError, "positions of LlamaForCausalLM, got 65 tokens; leave"),
+        ((tokens(80), [8, 65]), ValueError, "positions of LlamaForCausalLM, got 65 tokens; use"),
         ((tokens(), [8]), ValueError, "lengths: expected at least two"),
         ((tokens(), [8, 8]), ValueError, "lengths: expected at least two"),
         ((tokens(), [1, 8]), ValueError, "lengths: expected at least 2, got 1"),

@@ -23,11 +23,8 @@ from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._calibration.select import Selection, losses_of, select
 from sharpmax.models._handle import Sharpened, neutral_rules
-from sharpmax.models._inspect import check_causal_lm, check_one_rank, check_positions, open_model
+from sharpmax.models._inspect import check_causal_lm, check_items, check_one_rank, open_model
 from sharpmax.models._sharpen import record
-
-TOLERANCE = 0.02  # largest increase of the loss on ordinary text, in nats per token
-TEXT_WEIGHT = 30.0  # weight of one nat of ordinary text, in nats of an answer
 
 _OBJECTIVES: dict[str, tuple[str, Objective, Objective | None]] = {
     "text": ("nats per token", objectives.text_loss, None),
@@ -138,7 +135,7 @@ def calibrate(
     if not learning_rate > 0:
         raise ValueError(f"learning_rate: expected a number above 0, got {learning_rate}")
     for name, splits in (("data", data), ("text", text)):
-        check_positions(inner, name, _longest(splits), "use shorter items")
+        check_items(inner, name, chain(*vars(splits).values()) if splits else ())
     if text is None and objective != "text" and tolerance != float("inf"):
         raise ValueError(
             "text: expected windows of ordinary text for the guard, got None; to go without a "
@@ -216,14 +213,6 @@ def _check_numbers(least: float, **numbers: float) -> None:
     for name, number in numbers.items():
         if not number >= least:
             raise ValueError(f"{name}: expected at least {least:g}, got {number}")
-
-
-def _longest(splits: Splits[Any] | None) -> int:
-    """Return the largest number of tokens that are read; the last one of an answer is not."""
-    every = vars(splits).values() if splits else ()
-    items = [item for items in every for item in items if hasattr(item, "ids")]
-    sizes = (len(each.ids) + len(getattr(each, "answer_ids", ())[1:]) for each in items)
-    return max(sizes, default=0)
 
 
 class _Entropies(defaultdict[int, list[Tensor]]):

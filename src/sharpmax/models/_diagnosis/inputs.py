@@ -94,8 +94,7 @@ def _rounds(model: PreTrainedModel, sequences: dict[int, list[Tensor]]) -> list[
         expected = "expected the same number of inputs for each size"
         raise ValueError(f"texts_or_ids: {expected}, got {counts}")
     for size, several in sequences.items():
-        name, longest = f"texts_or_ids[{size}]", max(map(len, several))
-        check_positions(model, name, longest, "leave this size out")
+        check_positions(model, f"texts_or_ids[{size}]", max(map(len, several)))
     return [dict(zip(sequences, row, strict=True)) for row in zip(*sequences.values(), strict=True)]
 
 
@@ -113,7 +112,7 @@ def _lengths(
             found.append(found[-1] // 2)
         return tuple(reversed(found))
     chosen = _ordered("lengths", asked, 2)
-    check_positions(model, "lengths", chosen[-1], "leave out longer lengths")
+    check_positions(model, "lengths", chosen[-1])
     for index, tokens in enumerate(sequences):
         if len(tokens) < chosen[-1]:
             raise ValueError(
