@@ -8,8 +8,6 @@ from types import ModuleType
 
 from sharpmax._errors import SharpmaxError
 
-__all__ = ["MissingExtraError", "available", "require"]
-
 
 class MissingExtraError(SharpmaxError, ImportError):
     """Say that an optional dependency of a feature is not installed.
@@ -46,21 +44,9 @@ def require(module: str, *, extra: str, what: str) -> ModuleType:
 
     Only the absence of the module itself is reported as a missing extra. A module that is installed
     and fails while it is imported raises its own error, because installing it again would not help.
-
-    Args:
-        module: Name of the module, with dots for a submodule.
-        extra: The extra of sharpmax that installs it.
-        what: What the module is needed for, as the subject of a sentence.
-
-    Returns:
-        The imported module.
-
-    Raises:
-        MissingExtraError: The module is not installed.
+    Describe what the module is needed for as the subject of a sentence.
 
     Example:
-        >>> require("json", extra="report", what="reading results").__name__
-        'json'
         >>> require("plotter", extra="report", what="a figure")
         Traceback (most recent call last):
             ...
@@ -76,18 +62,7 @@ def require(module: str, *, extra: str, what: str) -> ModuleType:
 
 
 def available(module: str) -> bool:
-    """Tell whether a module is installed, without importing it.
-
-    Args:
-        module: Name of a top-level module.
-
-    Returns:
-        True if an import of the module would find it.
-
-    Example:
-        >>> available("json"), available("no_such_module")
-        (True, False)
-    """
+    """Tell whether a top-level module is installed, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ValueError:

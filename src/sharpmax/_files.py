@@ -9,26 +9,12 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sharpmax._errors import SharpmaxError
 from sharpmax._version import __version__
-
-__all__ = [
-    "DamagedFileError",
-    "RefusedError",
-    "SettingsChangedError",
-    "check_settings",
-    "machine",
-    "read_sealed",
-    "refuse_earlier",
-    "replace_file",
-    "versions",
-    "write_json",
-    "write_sealed",
-]
 
 
 class RefusedError(SharpmaxError, ValueError):
@@ -45,14 +31,9 @@ class SettingsChangedError(RefusedError):
 
 @contextmanager
 def replace_file(path: str | Path) -> Iterator[Path]:
-    """Write a file whole or not at all: a reader never sees half of it.
+    """Write a file whole or not at all, in folders that are created: no reader sees half of it.
 
-    Args:
-        path: The file. Missing folders are created.
-
-    Yields:
-        A temporary file to write to. It replaces `path` if the block succeeds, and is removed if
-        the block raises.
+    Yields a temporary file to write to, which replaces `path` unless the block raises.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -79,24 +60,7 @@ def replace_file(path: str | Path) -> Iterator[Path]:
 
 
 def write_json(path: str | Path, data: object) -> Path:
-    r"""Write JSON, whole or not at all.
-
-    Args:
-        path: The file. Missing folders are created.
-        data: Plain data, without NaN and infinity.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: The data contain NaN or infinity.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     write_json(folder + "/new/result.json", {"ratio": 0.5}).read_text()
-        '{\n  "ratio": 0.5\n}\n'
-    """
+    """Write JSON without NaN and infinity, whole or not at all, and return the path."""
     text = json.dumps(data, indent=2, allow_nan=False) + "\n"
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -104,18 +68,7 @@ def write_json(path: str | Path, data: object) -> Path:
 
 
 def write_sealed(path: str | Path, kind: str, data: dict[str, Any]) -> Path:
-    """Write results with a seal, a digest of everything in the file.
-
-    Args:
-        path: The file. Missing folders are created.
-        kind: What the results are, and in which format.
-        data: Plain data by name.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: The data contain NaN or infinity.
+    """Write results of a kind with a seal, a digest of everything in the file.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -129,18 +82,7 @@ def write_sealed(path: str | Path, kind: str, data: dict[str, Any]) -> Path:
 
 
 def read_sealed(path: str | Path, kind: str) -> dict[str, Any]:
-    """Read results, and check that they are as they were written.
-
-    Args:
-        path: A file that `write_sealed` wrote.
-        kind: The expected kind of results.
-
-    Returns:
-        The data by name.
-
-    Raises:
-        DamagedFileError: The file is truncated, was edited, or holds results of another kind.
-    """
+    """Read results, and raise `DamagedFileError` unless they are as `write_sealed` wrote them."""
     text = Path(path).read_text(encoding="utf-8")
     try:
         content = json.loads(text)
@@ -170,16 +112,7 @@ def _seal(content: dict[str, Any]) -> str:
 
 
 def check_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    """Check that a run is resumed with the settings it started with.
-
-    Args:
-        before: Settings in the file.
-        now: Settings of the resumed run. Settings that it does not name are not checked.
-        path: The file.
-
-    Raises:
-        SettingsChangedError: A setting differs.
-    """
+    """Check that a run is resumed with the settings in its file, as far as `now` names them."""
     for name, value in now.items():
         if before.get(name) != value:
             raise SettingsChangedError(
@@ -189,24 +122,13 @@ def check_settings(before: Mapping[str, Any], now: Mapping[str, Any], path: Path
 
 
 def refuse_earlier(path: Path) -> NoReturn:
-    """Refuse to overwrite a run.
-
-    Raises:
-        FileExistsError: Always.
-    """
+    """Refuse to overwrite a run."""
     message = "holds an earlier run; resume it with --resume, or choose another --output"
     raise FileExistsError(0, message, str(path))
 
 
 def versions(packages: Sequence[str] = ("numpy", "torch")) -> dict[str, str]:
-    """Look up the versions that a result depends on.
-
-    Args:
-        packages: Names of distributions besides sharpmax and Python. Those that are not installed
-            are left out.
-
-    Returns:
-        Version by name.
+    """Look up the versions of sharpmax, Python and those of the packages that are installed.
 
     Example:
         >>> list(versions(["numpy", "no-such-package"]))
@@ -214,23 +136,13 @@ def versions(packages: Sequence[str] = ("numpy", "torch")) -> dict[str, str]:
     """
     found = {"sharpmax": __version__, "python": platform.python_version()}
     for package in packages:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
 def machine() -> dict[str, Any]:
-    """Describe the kind of machine, without anything that identifies it.
-
-    Returns:
-        System, processor and number of processors, ready for JSON.
-
-    Example:
-        >>> sorted(machine())
-        ['architecture', 'processor', 'processors', 'system']
-    """
+    """Describe the kind of machine, without anything that identifies it."""
     return {
         "system": platform.system(),
         "architecture": platform.machine(),

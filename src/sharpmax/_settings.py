@@ -6,23 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-__all__ = [
-    "LENGTHS",
-    "PAPER",
-    "PLAIN",
-    "SHUFFLED",
-    "TASKS",
-    "UNIFORM",
-    "UNIFORM_BETA",
-    "WORDINGS",
-    "CalibrationSettings",
-    "EvaluationSettings",
-    "Task",
-    "Wording",
-    "is_control",
-    "only_text",
-]
-
 Task = Literal["passkey", "key-value", "maximum", "text"]
 TASKS: tuple[Task, ...] = get_args(Task)
 """What a model can be evaluated on; "text" is the loss per token on ordinary text."""
@@ -33,7 +16,6 @@ WORDINGS: tuple[Wording, ...] = get_args(Wording)
 
 LENGTHS = (1024, 2048, 4096)
 """Tokens per prompt and window in an evaluation."""
-
 
 UNIFORM_BETA = 1.1
 """The inverse temperature of all heads in one of the controls."""
@@ -57,70 +39,39 @@ def only_text(tasks: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What all cells of an evaluation have in common.
-
-    Attributes:
-        model: Name of the model.
-        texts: Size in characters of each text, by name.
-        questions: Questions per cell.
-        contexts: Passages of text per cell.
-        windows: Windows of text per cell.
-        seed: Seed of the questions.
-        dtype: Data type of the model.
-    """
+    """What all cells of an evaluation have in common."""
 
     model: str
-    texts: dict[str, int]
-    questions: int = 100
-    contexts: int = 25
-    windows: int = 16
-    seed: int = 0
+    texts: dict[str, int]  # size in characters of each text
+    questions: int = 100  # per cell, as contexts and windows
+    contexts: int = 25  # passages that the questions are about
+    windows: int = 16  # of text, for the loss
+    seed: int = 0  # of the questions
     dtype: str = "float32"
 
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """What the families of a calibration study have in common.
-
-    Attributes:
-        model: Name of the model.
-        texts: Size in characters of each text for fitting and selecting, by name.
-        test_texts: The same for the test; empty if the test uses the ends of `texts`.
-        tasks: The tasks of the objective; "text" alone is the loss per token.
-        objective: How heads are selected: by "answers", the nats per correct answer, or by "exact",
-            the share of wrong answers.
-        lengths: Tokens per prompt.
-        contexts: Contexts per task and length, for fitting, selecting and the test.
-        windows: Windows of ordinary text for the same, each as long as the longest prompt.
-        tolerance: Nats by which the loss on ordinary text may rise.
-        flatten: Whether heads may become less sharp, in families that allow it.
-        steps: Steps per fit.
-        batch: Contexts per step.
-        text_batch: Windows per step.
-        text_weight: Weight of ordinary text in the fit and in the selection.
-        learning_rate: Learning rate of Adam.
-        shrink: Weight of the L1 penalty.
-        seed: Seed of the questions and of the order of the data.
-        dtype: Data type of the model.
-    """
+    """What the families of a calibration study have in common."""
 
     model: str
-    texts: dict[str, int]
-    test_texts: dict[str, int]
-    tasks: tuple[Task, ...] = ("passkey", "key-value")
+    texts: dict[str, int]  # size in characters of each text for fitting and selecting
+    test_texts: dict[str, int]  # the same for the test; empty if it uses the ends of `texts`
+    tasks: tuple[Task, ...] = ("passkey", "key-value")  # "text" alone is the loss per token
+    # Heads are selected by the nats per correct answer, or by the share of wrong answers.
     objective: Literal["answers", "exact"] = "answers"
-    lengths: tuple[int, ...] = (512, 1024)
-    contexts: tuple[int, int, int] = (32, 24, 16)
-    windows: tuple[int, int, int] = (32, 24, 16)
-    tolerance: float = 0.02
-    flatten: bool = False
-    steps: int = 60
-    batch: int = 4
-    text_batch: int = 2
-    text_weight: float = 30.0
-    learning_rate: float = 0.03
-    shrink: float = 1e-4
-    seed: int = 0
+    lengths: tuple[int, ...] = (512, 1024)  # tokens per prompt; windows have the longest
+    contexts: tuple[int, int, int] = (32, 24, 16)  # per task and length: fit, select, test
+    windows: tuple[int, int, int] = (32, 24, 16)  # of ordinary text: fit, select, test
+    tolerance: float = 0.02  # nats by which the loss on ordinary text may rise
+    flatten: bool = False  # whether heads may become less sharp, in families that allow it
+    steps: int = 60  # per fit
+    batch: int = 4  # contexts per step
+    text_batch: int = 2  # windows per step
+    text_weight: float = 30.0  # of ordinary text, in the fit and in the selection
+    learning_rate: float = 0.03  # of Adam
+    shrink: float = 1e-4  # weight of the L1 penalty
+    seed: int = 0  # of the questions and of the order of the data
     dtype: str = "float32"
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sharpmax.tasks import (
     key_value,
     maximum,
     maximum_of_length,
+    own_source,
     passkey,
     start_tokens,
 )
@@ -167,3 +168,11 @@ def test_start_tokens_are_those_that_come_before_every_text() -> None:
 
     assert start_tokens(Begun()) == (99,)
     assert start_tokens(Plain()) == ()
+
+
+def test_the_source_of_the_package_is_whole_and_the_same_each_time() -> None:
+    text = own_source()
+    assert len(text) > 200_000
+    assert text == own_source()
+    # In the order of names.
+    assert text.index("`python -m sharpmax` is the command") < text.index("Lemma 2.1 of")

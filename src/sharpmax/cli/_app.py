@@ -13,8 +13,6 @@ from sharpmax.cli.diagnose import diagnose
 from sharpmax.cli.evaluate import evaluate
 from sharpmax.cli.theory import theory
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="sharpmax",
     help="Keep softmax attention sharp at long lengths.",

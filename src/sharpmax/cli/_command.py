@@ -8,8 +8,6 @@ from typing import Any
 
 import typer
 
-__all__ = ["command_line"]
-
 
 def command_line(context: typer.Context, program: str = "sharpmax") -> str:
     """Build the command that was run: its name and every option that differs from its default.

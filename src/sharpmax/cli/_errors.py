@@ -10,8 +10,6 @@ import typer
 
 from sharpmax._errors import SharpmaxError
 
-__all__ = ["run"]
-
 # Every error of the parser derives from this class, whose home differs between releases of typer.
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 

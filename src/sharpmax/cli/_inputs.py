@@ -10,23 +10,6 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from typer import Option
 
-__all__ = [
-    "Contexts",
-    "Dtype",
-    "Lengths",
-    "Model",
-    "Questions",
-    "Resume",
-    "Seed",
-    "Windows",
-    "bad_values",
-    "joined",
-    "names",
-    "numbers",
-    "read_texts",
-    "refuse",
-]
-
 Model = Annotated[
     str,
     typer.Argument(

@@ -18,16 +18,6 @@ from sharpmax.cli._progress import Bars, quiet, say
 if TYPE_CHECKING:
     from sharpmax.models import Evaluation, EvaluationProgress, Stage
 
-__all__ = [
-    "in_one_line",
-    "load",
-    "report",
-    "require_models",
-    "resumable",
-    "watch_evaluation",
-    "watch_fit",
-]
-
 _STAGES = {"fit": "fitting", "select": "selecting heads", "test": "testing"}
 
 

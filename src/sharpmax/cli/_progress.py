@@ -11,8 +11,6 @@ from rich import progress
 from rich.console import Console
 from rich.progress import TaskID
 
-__all__ = ["Bars", "quiet", "say"]
-
 _LINES = 20
 """Lines per bar where the output is a file."""
 

@@ -12,18 +12,9 @@ from typer import Option
 from sharpmax._settings import TASKS, EvaluationSettings, only_text
 from sharpmax._settings import CalibrationSettings as Defaults
 from sharpmax.cli import _inputs as inputs
+from sharpmax.cli import _models as shared
 from sharpmax.cli._command import command_line
-from sharpmax.cli._models import (
-    load,
-    report,
-    require_models,
-    resumable,
-    watch_evaluation,
-    watch_fit,
-)
 from sharpmax.cli._progress import say
-
-__all__ = ["calibrate"]
 
 
 def calibrate(
@@ -127,7 +118,7 @@ def calibrate(
     families/, and evaluation.json, report.html, table.md and figures. An interrupted run can be
     resumed with --resume.
     """
-    require_models("calibrate")
+    shared.require_models("calibrate")
     fitted = inputs.names("--tasks", tasks, TASKS)
     of_text = only_text(fitted)
     if "text" in fitted and not of_text:
@@ -162,7 +153,7 @@ def calibrate(
         say(console, f"note: the evaluation has {none}, so there will be no verdict")
     # Before the work, so that a folder that cannot be written to is found at once.
     output.mkdir(parents=True, exist_ok=True)
-    loaded, tokenizer = load(console, model, dtype, causal=True)
+    loaded, tokenizer = shared.load(console, model, dtype, causal=True)
     further = asked or default_lengths(loaded)
     command = command_line(context)
     settings = Defaults(
@@ -175,7 +166,7 @@ def calibrate(
     path, cells = study.evaluation_path, cells_of(compared, further)
     splits = split_texts(list(texts.values()), list(test_texts.values()))
     of_test = dict(zip(test_texts or texts, splits.test, strict=True))
-    with resumable(console, output):
+    with shared.resumable(console, output):
         with console.status("Reading the texts"):
             file_names = Splits(list(texts), list(texts), list(of_test))
             check_splits(tokenizer, splits, file_names, chosen, further)
@@ -186,15 +177,15 @@ def calibrate(
         )  # fmt: skip
         evaluation = evaluating.open_evaluation(path, measured, command, resume=True)
         for family in (*wanted, *controls):
-            with watch_fit(console, family, "text" if of_text else "answers") as on_stage:
+            with shared.watch_fit(console, family, "text" if of_text else "answers") as on_stage:
                 found = study.fit(family, loaded, tokenizer, splits, on_stage)
             say(console, found.summary())
         study.choose(wanted)
         arms = study.arms(wanted, controls)
-        with watch_evaluation(console) as on_progress:
+        with shared.watch_evaluation(console) as on_progress:
             evaluating.run(
                 evaluation, loaded, tokenizer, splits.test, arms, cells,
                 path=path, on_progress=on_progress,
             )  # fmt: skip
-    report(console, output, evaluation)
+    shared.report(console, output, evaluation)
     say(console, f"Calibration: {output / 'calibration.json'}")

@@ -12,8 +12,6 @@ from typer import Option
 
 from sharpmax._files import RefusedError
 
-__all__ = ["demo"]
-
 _ROOT = Path(__file__).parents[3]
 """The clone, if the package lies in one."""
 

@@ -18,8 +18,6 @@ from sharpmax.cli._progress import Bars, say
 if TYPE_CHECKING:
     from sharpmax.models import Diagnosis
 
-__all__ = ["diagnose"]
-
 _LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 _ELEMENTS = (8, 16, 32, 64, 128, 256, 512)
 _TEXT_INPUTS, _PROMPT_INPUTS = 2, 8

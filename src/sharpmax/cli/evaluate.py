@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from sharpmax.models import Calibration
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     context: typer.Context,

@@ -12,8 +12,6 @@ from rich.table import Table
 
 from sharpmax.cli._inputs import bad_values
 
-__all__ = ["theory"]
-
 
 def theory(
     spread: Annotated[

@@ -6,9 +6,8 @@ encode text, and need NumPy alone.
 
 from sharpmax.tasks._key_value import key_value
 from sharpmax.tasks._maximum import maximum, maximum_of_length, maximum_prompt
-from sharpmax.tasks._own_source import own_source
 from sharpmax.tasks._passkey import passkey
-from sharpmax.tasks._questions import SEEN, UNSEEN, Question, Tokenizer, start_tokens
+from sharpmax.tasks._questions import SEEN, UNSEEN, Question, Tokenizer, own_source, start_tokens
 
 __all__ = [
     "SEEN",

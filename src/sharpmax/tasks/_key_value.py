@@ -6,16 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sharpmax.tasks._questions import (
-    Question,
-    Tokenizer,
-    encode,
-    fillers,
-    random_digits,
-    take,
-)
-
-__all__ = ["PAIRS", "WORDINGS", "key_value"]
+from sharpmax.tasks import _questions as q
+from sharpmax.tasks._questions import Question, Tokenizer, encode
 
 WORDINGS = (
     ("\nThe number of {key} is {value}.\n", "\nThe number of {key} is"),
@@ -66,7 +58,7 @@ def key_value(
     Raises:
         ValueError: There are no texts, a text is too short, or the length is too small.
     """
-    stretches = fillers(tokenizer, texts, length, contexts, seed)
+    stretches = q.fillers(tokenizer, texts, length, contexts, seed)
     drawn = []
     for number in range(questions):
         context, turn = number % contexts, number // contexts % pairs
@@ -81,23 +73,16 @@ def key_value(
         question = every[chosen]
         # Room for the longest question, so that the text is the same for all of them.
         longest = max(every, key=len)
-        around = take(stretches[context], length, prefix, *lines, longest)
+        around = q.take(stretches[context], length, prefix, *lines, longest)
         cuts = [round((place + 0.5) / pairs * len(around)) for place in range(pairs)]
         body: list[int] = []
         for start, stop, hidden in zip([0, *cuts], cuts, lines, strict=False):
             body += [*around[start:stop], *hidden]
         body += around[cuts[-1] :]
         more = stretches[context][len(around) :][: len(longest) - len(question)]
-        drawn.append(
-            Question(
-                ids=(*prefix, *body, *more, *question),
-                answer=known[chosen][1],
-                answer_ids=encode(tokenizer, f" {known[chosen][1]}"),
-                wording=wording,
-                context=context,
-                depth=(chosen + 0.5) / pairs,
-            )
-        )
+        ids, depth = (*prefix, *body, *more, *question), (chosen + 0.5) / pairs
+        answer = known[chosen][1]
+        drawn.append(q.make_question(tokenizer, ids, answer, wording, context, depth))
     return drawn
 
 
@@ -107,4 +92,4 @@ def _pairs(rng: np.random.Generator, count: int) -> list[tuple[str, str]]:
     keys: dict[str, None] = {}
     while len(keys) < count:
         keys["".join(kind[rng.integers(len(kind))] for kind in letters).capitalize()] = None
-    return [(key, random_digits(rng, _DIGITS)) for key in keys]
+    return [(key, q.random_digits(rng, _DIGITS)) for key in keys]

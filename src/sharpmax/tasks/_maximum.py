@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sharpmax.tasks._questions import Question, Tokenizer, encode
-
-__all__ = ["maximum", "maximum_of_length", "maximum_prompt"]
+from sharpmax.tasks._questions import Question, Tokenizer, encode, make_question
 
 _LARGEST = 9999
 
@@ -53,12 +51,8 @@ def maximum(
     if not 1 <= elements <= largest + 1:
         raise ValueError(f"elements: expected from 1 to {largest + 1}, got {elements}")
     rng = np.random.default_rng(seed)
-    return [
-        _question(
-            tokenizer, rng.choice(largest + 1, elements, replace=False).tolist(), context, prefix
-        )
-        for context in range(questions)
-    ]
+    drawn = [rng.choice(largest + 1, elements, replace=False).tolist() for _ in range(questions)]
+    return [_question(tokenizer, each, number, prefix) for number, each in enumerate(drawn)]
 
 
 def maximum_of_length(
@@ -109,12 +103,6 @@ def maximum_of_length(
 def _question(
     tokenizer: Tokenizer, numbers: list[int], context: int, before: Sequence[int]
 ) -> Question:
-    best = max(numbers)
-    return Question(
-        ids=(*before, *encode(tokenizer, maximum_prompt(numbers))),
-        answer=str(best),
-        answer_ids=encode(tokenizer, f" {best}"),
-        wording=0,
-        context=context,
-        depth=numbers.index(best) / max(1, len(numbers) - 1),
-    )
+    ids = (*before, *encode(tokenizer, maximum_prompt(numbers)))
+    depth = numbers.index(max(numbers)) / max(1, len(numbers) - 1)
+    return make_question(tokenizer, ids, str(max(numbers)), 0, context, depth)

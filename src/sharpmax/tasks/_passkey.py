@@ -6,16 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sharpmax.tasks._questions import (
-    Question,
-    Tokenizer,
-    encode,
-    fillers,
-    random_digits,
-    take,
-)
-
-__all__ = ["WORDINGS", "passkey"]
+from sharpmax.tasks import _questions as q
+from sharpmax.tasks._questions import Question, Tokenizer, encode
 
 WORDINGS = (
     ("\nThe pass key is {key}. Remember it.\n", "\nWhat is the pass key? The pass key is"),
@@ -58,7 +50,7 @@ def passkey(
     Raises:
         ValueError: There are no texts, a text is too short, or the length is too small.
     """
-    stretches = fillers(tokenizer, texts, length, contexts, seed)
+    stretches = q.fillers(tokenizer, texts, length, contexts, seed)
     rng = np.random.default_rng(seed)
     # Every depth equally often, in random order.
     depths = rng.permutation((np.arange(questions) + 0.5) / max(1, questions))
@@ -67,19 +59,11 @@ def passkey(
         context = number % contexts
         # One wording per turn of the contexts, so that each context gets all wordings.
         wording = wordings[number // contexts % len(wordings)]
-        key = random_digits(rng, _DIGITS)
+        key = q.random_digits(rng, _DIGITS)
         hidden, asked = WORDINGS[wording]
         needle, question = encode(tokenizer, hidden.format(key=key)), encode(tokenizer, asked)
-        around = take(stretches[context], length, prefix, needle, question)
+        around = q.take(stretches[context], length, prefix, needle, question)
         at = round(depth * len(around))
-        drawn.append(
-            Question(
-                ids=(*prefix, *around[:at], *needle, *around[at:], *question),
-                answer=key,
-                answer_ids=encode(tokenizer, f" {key}"),
-                wording=wording,
-                context=context,
-                depth=depth,
-            )
-        )
+        ids = (*prefix, *around[:at], *needle, *around[at:], *question)
+        drawn.append(q.make_question(tokenizer, ids, key, wording, context, depth))
     return drawn

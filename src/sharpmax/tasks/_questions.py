@@ -4,21 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-
-__all__ = [
-    "SEEN",
-    "UNSEEN",
-    "Question",
-    "Tokenizer",
-    "encode",
-    "fillers",
-    "random_digits",
-    "start_tokens",
-    "take",
-]
 
 SEEN = (0, 1, 2)
 """The wordings of `passkey` and `key_value` that calibrations are fitted on."""
@@ -28,13 +17,10 @@ UNSEEN = (3, 4)
 
 
 class Tokenizer(Protocol):
-    """The methods that tasks need of a tokenizer; those of Hugging Face have them."""
+    """The method that tasks need of a tokenizer; those of Hugging Face have it."""
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
         """Convert text to token ids."""
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Convert token ids to text."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +45,20 @@ class Question:
     depth: float
 
 
+def make_question(
+    tokenizer: Tokenizer, ids: Sequence[int], answer: str, wording: int, context: int, depth: float
+) -> Question:
+    """Make a question whose answer follows the prompt after a space."""
+    return Question(tuple(ids), answer, encode(tokenizer, f" {answer}"), wording, context, depth)
+
+
 def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """Convert text to token ids, without special tokens."""
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
 def start_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Find the tokens that a tokenizer puts before every text.
-
-    Most models expect them, so they belong at the start of every prompt.
+    """Find the tokens that a tokenizer puts before every text, and that most models expect.
 
     Args:
         tokenizer: Tokenizer of the model.
@@ -84,61 +75,32 @@ def start_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
 def take(filler: Sequence[int], length: int, *parts: Sequence[int]) -> tuple[int, ...]:
     """Take as much filler as a prompt of exactly `length` tokens needs besides its other parts.
 
-    Args:
-        filler: Tokens to take from the front of.
-        length: Tokens in the prompt.
-        *parts: The other parts of the prompt.
-
-    Returns:
-        The filler.
-
-    Raises:
-        ValueError: The parts alone are longer than `length`, or the filler is too short.
-
     Example:
-        >>> take([7, 8, 9], 5, [1, 2], [3])
+        >>> take([7, 8, 9, 9, 9], 5, [1, 2], [3])
         (7, 8)
     """
     room = length - sum(map(len, parts))
     if room < 0:
         raise ValueError(f"length: expected at least {length - room} tokens, got {length}")
-    if room > len(filler):
-        raise ValueError(
-            f"filler: expected at least {room} tokens for a length of {length}, got {len(filler)}; "
-            "give a longer text"
-        )
     return tuple(filler[:room])
 
 
 def fillers(
     tokenizer: Tokenizer, texts: Sequence[str], length: int, contexts: int, seed: int
 ) -> list[tuple[int, ...]]:
-    """Draw passages to hide something in, one per context.
-
-    Args:
-        tokenizer: Tokenizer of the model.
-        texts: Texts to draw from, in turn.
-        length: Tokens per passage.
-        contexts: Number of passages.
-        seed: Seed for the position of each passage.
-
-    Raises:
-        ValueError: There are no texts, or a text is too short.
-    """
+    """Draw passages of `length` tokens to hide something in, from texts in turn."""
     if not texts:
         raise ValueError("texts: expected at least one text, got none")
     whole = [encode(tokenizer, text) for text in texts]
     rng = np.random.default_rng(seed)
     found = []
     for context in range(contexts):
-        tokens = whole[context % len(whole)]
-        spare = len(tokens) - length
-        if spare < 0:
-            raise ValueError(
-                f"texts[{context % len(whole)}]: expected at least {length} tokens, got "
-                f"{len(tokens)}; give a longer text"
-            )
-        start = int(rng.integers(spare + 1))
+        number = context % len(whole)
+        tokens = whole[number]
+        if len(tokens) < length:
+            expected = f"expected at least {length} tokens, got {len(tokens)}"
+            raise ValueError(f"texts[{number}]: {expected}; give a longer text")
+        start = int(rng.integers(len(tokens) - length + 1))
         found.append(tokens[start : start + length])
     return found
 
@@ -146,3 +108,18 @@ def fillers(
 def random_digits(rng: np.random.Generator, count: int) -> str:
     """Draw a number with a fixed count of digits."""
     return "".join(map(str, rng.integers(10, size=count)))
+
+
+def own_source() -> str:
+    """Return the source code of sharpmax, with its files in alphabetical order.
+
+    It is English and Python, more than a hundred thousand tokens, and too recent for the training
+    data of most models.
+
+    Example:
+        >>> "def own_source() -> str:" in own_source()
+        True
+    """
+    root = Path(__file__).parent.parent
+    files = sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix())
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)

@@ -28,7 +28,6 @@ class Begun:
     """A tokenizer that puts a token before every text."""
 
     encode = staticmethod(_begun)
-    decode = TOKENS.decode
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "text"])

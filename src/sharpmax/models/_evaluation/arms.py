@@ -13,8 +13,6 @@ from sharpmax.models._calibration.result import Calibration, LayerCalibration
 from sharpmax.models._evaluation.heads import best
 from sharpmax.policies import Constant, Paper, Policy
 
-__all__ = ["Change", "arms_of", "describe", "named", "shuffled"]
-
 Change = Policy | Calibration | None
 """What is done to a model; None is nothing."""
 

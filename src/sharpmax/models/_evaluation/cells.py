@@ -15,17 +15,6 @@ from sharpmax.models._inspect import check_items, check_positions, positions
 from sharpmax.tasks import Question, Tokenizer, start_tokens
 from sharpmax.tasks._questions import encode
 
-__all__ = [
-    "Cell",
-    "cells_of",
-    "check_cells",
-    "check_texts",
-    "default_lengths",
-    "items",
-    "questions",
-    "windows",
-]
-
 _ANSWER_ROOM = 32
 """Tokens that default lengths leave for the answer."""
 

@@ -31,16 +31,6 @@ from sharpmax.models._sharpen import sharpen
 from sharpmax.policies import Policy
 from sharpmax.tasks import Tokenizer, own_source
 
-__all__ = [
-    "EvaluationProgress",
-    "evaluate",
-    "facts_of",
-    "named_texts",
-    "open_evaluation",
-    "run",
-    "sizes_of",
-]
-
 
 class EvaluationProgress(NamedTuple):
     """How far an evaluation is.
@@ -131,9 +121,6 @@ def evaluate(
         >>> class Bytes:
         ...     def encode(self, text, *, add_special_tokens=True):
         ...         return list(text.encode())
-        ...
-        ...     def decode(self, token_ids):
-        ...         return bytes(token_ids).decode()
         >>> sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
         >>> config = LlamaConfig(vocab_size=256, num_attention_heads=2, **sizes)
         >>> asked = {"tasks": ["passkey"], "lengths": [128, 256], "wordings": ["usual"]}

@@ -11,8 +11,6 @@ from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._rule import LEAST
 from sharpmax.policies import Policy
 
-__all__ = ["HeadChange", "Kind", "best", "certain_gain", "changed_heads", "kind"]
-
 Kind = Literal["temperature", "gain", "both"]
 
 

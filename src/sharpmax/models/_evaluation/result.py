@@ -19,8 +19,6 @@ from sharpmax.models._evaluation.cells import Cell
 from sharpmax.models._evaluation.verdict import Verdict, judge
 from sharpmax.models._saved import Saved
 
-__all__ = ["CellResult", "Evaluation"]
-
 
 @dataclass(frozen=True)
 class CellResult:

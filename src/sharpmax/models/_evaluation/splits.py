@@ -13,8 +13,6 @@ from sharpmax.models._evaluation.cells import Cell, check_texts, questions
 from sharpmax.tasks import SEEN, Question, Tokenizer
 from sharpmax.tasks._key_value import PAIRS
 
-__all__ = ["check_splits", "question_splits", "split_texts"]
-
 _FIT_SHARE, _KEPT_SHARE = 0.7, 0.75
 _USES = {"fit": "fitting", "select": "selecting heads", "test": "the test"}
 

@@ -21,8 +21,6 @@ from sharpmax.models._evaluation.heads import best
 from sharpmax.models._evaluation.splits import question_splits
 from sharpmax.tasks import Tokenizer
 
-__all__ = ["Study"]
-
 # Settings that go to `calibrate` as they are.
 _OPTIONS = (
     "tolerance", "steps", "batch", "text_batch", "text_weight", "learning_rate", "shrink", "seed",

@@ -16,8 +16,6 @@ from sharpmax.models._evaluation.heads import Kind, best, changed_heads, kind
 if TYPE_CHECKING:
     from sharpmax.models._evaluation.result import CellResult, Evaluation
 
-__all__ = ["CASES", "Case", "Comparison", "Verdict", "compare", "fitted_tasks", "judge", "surprise"]
-
 Case = Literal[
     "nothing", "no control", "both", "sharpening", "flattening", "gain", "any", "undecided"
 ]
