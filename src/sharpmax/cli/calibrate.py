@@ -91,10 +91,7 @@ def calibrate(
         str, Option(help="Windows of ordinary text for fitting, selecting and testing.")
     ] = inputs.joined(Defaults.windows),
     evaluate_tasks: Annotated[
-        str,
-        Option(
-            help="Tasks of the evaluation, with commas. Without any of --tasks there is no verdict."
-        ),
+        str, Option(help="Tasks of the evaluation, with commas; a verdict needs one of --tasks.")
     ] = inputs.joined(TASKS),
     evaluate_lengths: inputs.Lengths = None,
     questions: inputs.Questions = EvaluationSettings.questions,
@@ -102,9 +99,7 @@ def calibrate(
     evaluate_windows: inputs.Windows = EvaluationSettings.windows,
     seed: inputs.Seed = Defaults.seed,
     dtype: inputs.Dtype = None,
-    output: Annotated[
-        Path, Option(help="Folder for the calibrations, the results and the report.")
-    ] = Path("build/calibration"),
+    output: Annotated[Path, Option(help="Folder for the results.")] = Path("build/calibration"),
     resume: inputs.Resume = False,
 ) -> None:
     """Fit one or two numbers per head of MODEL, keep what helps, and test why it helps.

@@ -17,9 +17,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def demo(
-    output: Annotated[Path, Option(help="Folder for the report and the results.")] = Path(
-        "build/demo"
-    ),
+    output: Annotated[Path, Option(help="Folder for report and results.")] = Path("build/demo"),
     seeds: Annotated[
         int | None, Option(min=1, help="Number of heads to train.", show_default="that of the demo")
     ] = None,

@@ -35,11 +35,7 @@ def evaluate(
     ] = inputs.joined(TASKS),
     lengths: inputs.Lengths = None,
     wordings: Annotated[
-        str,
-        Option(
-            help="Wordings of passkey and key-value: usual, unseen by any fit, or both with a "
-            "comma."
-        ),
+        str, Option(help="Wordings of passkey and key-value: usual, unseen in fits, or both.")
     ] = inputs.joined(WORDINGS),
     text: Annotated[
         list[Path] | None,
@@ -63,9 +59,7 @@ def evaluate(
     windows: inputs.Windows = Defaults.windows,
     seed: inputs.Seed = Defaults.seed,
     dtype: inputs.Dtype = None,
-    output: Annotated[Path, Option(help="Folder for the results and the report.")] = Path(
-        "build/evaluation"
-    ),
+    output: Annotated[Path, Option(help="Folder for the results.")] = Path("build/evaluation"),
     resume: inputs.Resume = False,
 ) -> None:
     """Measure the accuracy of MODEL on long prompts, with and without calibrations.

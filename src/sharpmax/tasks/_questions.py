@@ -73,12 +73,7 @@ def start_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def take(filler: Sequence[int], length: int, *parts: Sequence[int]) -> tuple[int, ...]:
-    """Take as much filler as a prompt of exactly `length` tokens needs besides its other parts.
-
-    Example:
-        >>> take([7, 8, 9, 9, 9], 5, [1, 2], [3])
-        (7, 8)
-    """
+    """Take as much filler as a prompt of exactly `length` tokens needs besides its other parts."""
     room = length - sum(map(len, parts))
     if room < 0:
         raise ValueError(f"length: expected at least {length - room} tokens, got {length}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,22 +215,21 @@ def run(
     evaluation.add_arms(arms)
     missing = {c: [arm for arm in arms if evaluation.find(arm, c) is None] for c in cells}
     total, finished = sum(map(len, missing.values())), 0
+
+    def tell(arm: str, cell: Cell, before: int, answered: int, count: int) -> None:
+        done = before + (answered == count)
+        if on_progress is not None:
+            on_progress(EvaluationProgress(arm, cell, answered, count, done, total))
+
     for cell, waiting in missing.items():
         if not waiting:
             continue
         # All arms get the same items, so that differences are paired.
         drawn = asking.items(cell, tokenizer, texts, model, evaluation.settings)
         for arm in waiting:
-
-            def on_item(
-                answered: int, count: int, arm: str = arm, cell: Cell = cell, before: int = finished
-            ) -> None:
-                if on_progress is not None:
-                    done = before + (answered == count)
-                    on_progress(EvaluationProgress(arm, cell, answered, count, done, total))
-
             found = evaluation.equal(arm, cell)
             if found is None:
+                on_item = partial(tell, arm, cell, finished)
                 found = _measure(model, arm, arms[arm], cell, drawn, on_item)
             evaluation.results.append(found)
             finished += 1

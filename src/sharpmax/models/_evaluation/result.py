@@ -161,18 +161,12 @@ class Evaluation(Saved):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evaluation as plain data, with means and intervals beside the values."""
-        return {
-            "command": self.command,
-            "settings": asdict(self.settings),
-            "versions": self.versions,
-            "machine": self.machine,
-            "arms": self.arms,
-            "calibrations": {name: each.to_dict() for name, each in self.calibrations.items()},
-            "results": [
-                {**asdict(each), "mean": each.mean, "interval": each.interval}
-                for each in self.results
-            ],
-        }
+        results = [
+            {**asdict(each), "mean": each.mean, "interval": each.interval} for each in self.results
+        ]
+        calibrations = {name: each.to_dict() for name, each in self.calibrations.items()}
+        every = {**vars(self), "settings": asdict(self.settings)}
+        return {**every, "calibrations": calibrations, "results": results}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Evaluation:

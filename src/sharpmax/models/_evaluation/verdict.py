@@ -163,8 +163,10 @@ def compare(
     of_text = only_text(tasks)
     better = theirs - ours if of_text else ours - theirs
     interval = clustered_interval(better.tolist(), clusters)
-    shares, sizes = (float(ours.mean()), float(theirs.mean())), (len(ours), len(set(clusters)))
-    return Comparison(str(arm), str(other), *shares, interval, *sizes, of_text)
+    return Comparison(
+        str(arm), str(other), float(ours.mean()), float(theirs.mean()), interval,
+        questions=len(ours), contexts=len(set(clusters)), of_text=of_text,
+    )  # fmt: skip
 
 
 def surprise(
