@@ -91,7 +91,7 @@ def test_no_calibration_helps_and_none_was_compared(tmp_path: Path) -> None:
 
 
 def test_one_panel_per_task_and_wording() -> None:
-    figure = draw_accuracy(EVALUATION, 0.02, [512, 1024], ["passkey", "key-value"])
+    figure = draw_accuracy(EVALUATION, CALIBRATIONS)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [
         "passkey", "key-value", "maximum, not fitted", "passkey, unseen wording",
@@ -101,14 +101,14 @@ def test_one_panel_per_task_and_wording() -> None:
     assert lines == [len(SHARES)] * 5 + [len(SHARES) - 1]
     legend = [label.get_text() for label in figure.legends[0].get_texts()]
     assert legend == list(SHARES)
-    one = draw_accuracy(make_evaluation(cells=[Cell("text", 1024)]))
+    one = draw_accuracy(make_evaluation(cells=[Cell("text", 1024)]), {})
     assert len(one.axes) == 1
     with pytest.raises(LookupError, match="no results to draw"):
-        draw_accuracy(make_evaluation(cells=[]))
+        draw_accuracy(make_evaluation(cells=[]), {})
 
 
 def test_points_are_where_the_data_is() -> None:
-    figure = draw_accuracy(make_evaluation(cells=cells_of(["maximum"], [1024, 4096])))
+    figure = draw_accuracy(make_evaluation(cells=cells_of(["maximum"], [1024, 4096])), {})
     (axes,) = figure.axes
     means = axes.containers[1].lines[0].get_ydata()
     assert means == pytest.approx([80.0, 72.5])

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 from sharpmax.report._page import style
@@ -14,56 +15,14 @@ from sharpmax.report._page.tables import Table
 
 _KINDS: Final = {".svg": "image/svg+xml", ".png": "image/png"}
 
-STYLE: Final = """
-:root { color-scheme: light dark; --text: #1c1c1c; --soft: #555; --ground: #fff; --line: #d8d8d8;
-  --code: #f3f3f3; --link: #0072b2; }
-@media (prefers-color-scheme: dark) { :root { --text: #e8e8e8; --soft: #aaa; --ground: #161616;
-  --line: #3a3a3a; --code: #242424; --link: #56b4e9; } }
-body { margin: 0; background: var(--ground); color: var(--text);
-  font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: .6rem 0 1rem; }
-h2 { font-size: 1.25rem; margin: 2.6rem 0 .6rem; }
-.lead { font-size: 1.15rem; }
-p, dd { max-width: 48rem; }
-.soft, figcaption, .below { color: var(--soft); font-size: .9rem; }
-figure { margin: 1rem 0; }
-/* Figures are drawn on white, so they keep a white background in dark mode. */
-figure img { display: block; width: 100%; height: auto; background: #fff; border-radius: 6px; }
-.wide { overflow-x: auto; }
-/* On a phone, a picture keeps a readable width and scrolls. */
-@media (max-width: 44rem) { figure img { width: 44rem; max-width: none; } }
-table { border-collapse: collapse; font-size: .8rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .28rem .38rem; border-bottom: 1px solid var(--line); text-align: right;
-  white-space: nowrap; }
-th.word, td.word { text-align: left; white-space: normal; }
-pre, code { font-family: ui-monospace, monospace; background: var(--code); border-radius: 4px; }
-code { padding: .1em .3em; font-size: .92em; }
-pre { padding: .8rem 1rem; overflow-x: auto; }
-pre code { padding: 0; }
-dt { font-weight: 600; margin-top: .5rem; }
-dd { margin: 0; overflow-wrap: anywhere; }
-summary { cursor: pointer; margin: .8rem 0; }
-"""
-"""Style sheet of all reports; it follows the light or dark mode of the reader's system."""
+_FRAME: Final = Path(__file__).with_name("page.html")
+"""The frame of all pages; its style follows the light or dark mode of the reader's system."""
 
 
 def write_html(path: str | Path, title: str, sections: Iterable[str]) -> Path:
     """Write a page that needs no other file; missing folders are created."""
-    page = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<main>
-{"".join(sections)}</main>
-</body>
-</html>
-"""
+    frame = Template(_FRAME.read_text(encoding="utf-8"))
+    page = frame.substitute(title=escape(title), content="".join(sections))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
@@ -72,8 +31,8 @@ def write_html(path: str | Path, title: str, sections: Iterable[str]) -> Path:
 
 def opening(title: str, lead: str, *texts: str) -> str:
     """Return the heading of a page, its conclusion in larger letters, and further paragraphs."""
-    lead = f'<p class="lead">{escape(lead)}</p>\n'
-    return f"<h1>{escape(title)}</h1>\n{lead}{paragraphs(*texts)}"
+    start = f'<h1>{escape(title)}</h1>\n<p class="lead">{escape(lead)}</p>\n'
+    return start + paragraphs(*texts)
 
 
 def paragraphs(*texts: str) -> str:

@@ -27,20 +27,13 @@ WIDTH: Final = 9.6
 """Usual width of a figure, in inches."""
 
 SETTINGS: Final[dict[str, Any]] = {
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 13,
-    "axes.titleweight": "bold",
-    "figure.dpi": 160,
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.6,
+    "axes.spines.right": False, "axes.spines.top": False, "axes.titlelocation": "left",
+    "axes.titlesize": 13, "axes.titleweight": "bold", "figure.dpi": 160,
+    "font.family": "DejaVu Sans", "font.size": 10, "grid.color": "#E4E4E4", "grid.linewidth": 0.6,
     "savefig.facecolor": "white",
     # The same data give the same file, byte for byte.
     "svg.hashsalt": "sharpmax",
-}
+}  # fmt: skip
 """Matplotlib settings of all figures. The colours above are the palette of Okabe and Ito."""
 
 _METADATA: Final[dict[str, dict[str, None]]] = {
@@ -60,6 +53,11 @@ class Series:
     marker: str = "o"
     line_style: Any = "solid"
     meaning: str = ""
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Colour, marker and line style, as matplotlib takes them."""
+        return {"color": self.color, "marker": self.marker, "linestyle": self.line_style}
 
     def handle(self, label: str | None = None, **style: Any) -> Any:
         """Return an entry for a legend; `style` are properties of `matplotlib.lines.Line2D`."""

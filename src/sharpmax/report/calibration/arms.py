@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import cycle
 from typing import Final
 
 from sharpmax._settings import is_control
@@ -36,9 +37,7 @@ _CONTROLS: Final = (
 )  # fmt: skip
 """Controls whose names begin so."""
 
-_OTHERS: Final = (
-    (style.BLUE, "s"), (style.ORANGE, "D"), (style.GREEN, "^"), (style.SKY_BLUE, "p"),
-)  # fmt: skip
+_OTHERS: Final = ((style.BLUE, "s"), (style.ORANGE, "D"), (style.GREEN, "^"), (style.SKY_BLUE, "p"))
 
 
 def in_order(arms: Iterable[str]) -> list[str]:
@@ -59,15 +58,10 @@ def in_order(arms: Iterable[str]) -> list[str]:
 def series_of(arms: Iterable[str]) -> dict[str, Series]:
     """Return the series of some arms, in order; unknown arms take turns with a few colours."""
     found: dict[str, Series] = {}
-    turn = 0
+    others = cycle(_OTHERS)
     for arm in in_order(arms):
-        known = _KNOWN.get(arm) or _control(arm)
-        if known is None:
-            known = Series(arm, *_OTHERS[turn % len(_OTHERS)], meaning="A calibration.")
-            turn += 1
+        controls = (series for series in _CONTROLS if arm.startswith(series.label))
+        known = _KNOWN.get(arm) or next(controls, None)
+        known = known or Series(arm, *next(others), meaning="A calibration.")
         found[arm] = replace(known, label=arm)
     return found
-
-
-def _control(arm: str) -> Series | None:
-    return next((series for series in _CONTROLS if arm.startswith(series.label)), None)

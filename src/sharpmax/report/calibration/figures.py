@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sharpmax._settings import PLAIN, TASKS, WORDINGS, is_control
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sharpmax.models import Calibration, Evaluation
     from sharpmax.models._evaluation.result import CellResult
 
-__all__ = ["draw_accuracy", "draw_trade"]
+__all__ = ["draw_accuracy", "draw_trade", "tolerance_of"]
 
 _COLUMNS: Final = 3
 
@@ -31,17 +31,22 @@ _NOTE: Final = {"textcoords": "offset points", "fontsize": 8}
 _Point = dict[str, Any]
 
 
-def draw_accuracy(
-    evaluation: Evaluation,
-    tolerance: float | None = None,
-    fitted: Collection[int] = (),
-    tasks: Collection[str] = (),
-) -> Any:
+def tolerance_of(calibrations: Mapping[str, Calibration]) -> float | None:
+    """Return the largest increase in loss on text that was accepted, if one was set."""
+    found = (calibration.notes.get("tolerance") for calibration in calibrations.values())
+    return next((tolerance for tolerance in found if tolerance is not None), None)
+
+
+def draw_accuracy(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> Any:
     """Draw the accuracy against the prompt length, with one line per arm.
 
     Each task and wording has a panel. The panel of text shows the increase in loss, and a line at
     the tolerance. The fitted lengths are shaded in panels of the fitted tasks.
     """
+    from sharpmax.models._evaluation.verdict import fitted_tasks
+
+    tasks = (*fitted_tasks(evaluation, calibrations), "text")
+    fitted = max((length for each in calibrations.values() for length in each.lengths), default=0)
     there = {(each.task, each.wording) for each in evaluation.results}
     worded = [(task, wording) for wording in WORDINGS for task in TASKS if task != "text"]
     panels = [each for each in (*worded, ("text", "usual")) if each in there]
@@ -63,11 +68,13 @@ def draw_accuracy(
         )  # fmt: skip
         for axes, (task, wording) in zip(grid.flat, panels, strict=False):
             found = [r for r in evaluation.results if (r.task, r.wording) == (task, wording)]
-            _draw_panel(axes, evaluation, found, arms, tolerance)
-            title = task if not tasks or task in (*tasks, "text") else f"{task}, not fitted"
+            _draw_panel(axes, evaluation, found)
+            if task == "text":
+                _scale_increases(axes, tolerance_of(calibrations))
+            title = task if task in tasks else f"{task}, not fitted"
             title = f"{task}, unseen wording" if wording == "unseen" else title
             axes.set_title(title, fontsize=10)
-            if task in (*tasks, "text"):
+            if task in tasks:
                 _shade_fitted(axes, fitted, named=(task, wording) == panels[0])
         style.write_title(figure, f"{evaluation.settings.model}: accuracy and prompt length")
         handles = [each.handle(marker=each.marker, markersize=5) for each in arms.values()]
@@ -78,14 +85,8 @@ def draw_accuracy(
     return figure
 
 
-def _draw_panel(
-    axes: Any,
-    evaluation: Evaluation,
-    found: list[CellResult],
-    arms: dict[str, Series],
-    tolerance: float | None,
-) -> None:
-    of_text = found[0].task == "text"
+def _draw_panel(axes: Any, evaluation: Evaluation, found: Sequence[CellResult]) -> None:
+    of_text, arms = found[0].task == "text", series_of(evaluation.arms)
     for place, (arm, series) in enumerate(arms.items()):
         own = sorted((each for each in found if each.arm == arm), key=lambda each: each.length)
         shift = 2 ** (_APART * (place - (len(arms) - 1) / 2))
@@ -105,9 +106,8 @@ def _draw_panel(
         lengths, means, below, above = zip(*drawn, strict=True)
         faint = is_control(arm) and arm != PLAIN
         axes.errorbar(
-            lengths, means, [below, above], color=series.color, marker=series.marker,
-            markersize=4.2, linestyle=series.line_style, linewidth=1.1 if faint else 1.9,
-            elinewidth=0.9, zorder=2 if faint else 3,
+            lengths, means, [below, above], markersize=4.2, linewidth=1.1 if faint else 1.9,
+            elinewidth=0.9, zorder=2 if faint else 3, **series.line,
         )  # fmt: skip
     ticks = sorted({each.length for each in found})
     axes.set_xscale("log", base=2)
@@ -118,9 +118,7 @@ def _draw_panel(
     axes.set_xlabel("tokens", fontsize=9, labelpad=2)
     label = "increase in loss, nats per token" if of_text else "accuracy, %"
     axes.set_ylabel(label, fontsize=9, labelpad=2)
-    if of_text:
-        _scale_increases(axes, tolerance)
-    else:
+    if not of_text:
         axes.set_ylim(-2.0, 108.0)
         axes.set_yticks(range(0, 101, 20))
 
@@ -145,11 +143,11 @@ def _scale_increases(axes: Any, tolerance: float | None) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "\N{MINUS SIGN}"))
 
 
-def _shade_fitted(axes: Any, fitted: Collection[int], *, named: bool) -> None:
+def _shade_fitted(axes: Any, longest: int, *, named: bool) -> None:
     """Shade the lengths up to the longest fitted one."""
     left, right = axes.get_xlim()
     # Halfway to twice the longest, on a logarithmic axis.
-    edge = min(max(fitted, default=0) * 2**0.5, right)
+    edge = min(longest * 2**0.5, right)
     if edge <= left:
         return
     axes.axvspan(left, edge, color="#F1F1F1", linewidth=0, zorder=0)
@@ -174,7 +172,7 @@ def draw_trade(calibrations: Mapping[str, Calibration]) -> Any:
     }
     if not noted:
         raise LookupError("no calibration has candidates with an objective other than text")
-    tolerance = next(iter(calibrations.values())).notes.get("tolerance")
+    tolerance = tolerance_of(calibrations)
     with style.new_figure(4.6) as figure:
         axes = figure.add_axes((0.085, 0.125, 0.625, 0.775))
         for name, series in series_of(noted).items():
@@ -216,19 +214,16 @@ def frontier(candidates: Sequence[_Point]) -> list[_Point]:
 def _draw_family(
     axes: Any, series: Series, points: Sequence[_Point], chosen: _Point | None
 ) -> None:
-    look: dict[str, Any] = {"color": series.color, "marker": series.marker, "markersize": 4.6}
     below = [0.0 if p["certain"] is None else max(0.0, p["gain"] - p["certain"]) for p in points]
     right = [0.0 if p["harm"] is None else max(0.0, p["harm"] - p["rise"]) for p in points]
     none = [0.0] * len(points)
     axes.errorbar(
-        *_places(points), [below, none], [none, right], linestyle="none", elinewidth=0.7,
-        alpha=0.75, zorder=2, **look,
+        *_places(points), [below, none], [none, right], markersize=4.6, elinewidth=0.7, alpha=0.75,
+        zorder=2, **{**series.line, "linestyle": "none"},
     )  # fmt: skip
     heads = "none chosen" if chosen is None else numbered(chosen["heads"], "head")
-    axes.plot(
-        *_places(frontier(points)), linestyle=series.line_style, linewidth=1.8,
-        label=f"{series.label}: {heads}", zorder=3, **look,
-    )  # fmt: skip
+    label, best = f"{series.label}: {heads}", _places(frontier(points))
+    axes.plot(*best, markersize=4.6, linewidth=1.8, label=label, zorder=3, **series.line)
     if chosen is not None:
         axes.plot(
             chosen["rise"], chosen["gain"], "o", markersize=13, markerfacecolor="none",

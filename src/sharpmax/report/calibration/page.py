@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sharpmax.report._page import html, style
 from sharpmax.report._page.tables import numbered
 from sharpmax.report.calibration import tables, text
-from sharpmax.report.calibration.figures import draw_accuracy, draw_trade
+from sharpmax.report.calibration.figures import draw_accuracy, draw_trade, tolerance_of
 
 if TYPE_CHECKING:
     from sharpmax.models import Calibration, Evaluation, Verdict
@@ -28,9 +28,11 @@ def write_calibration_report(
 
     The page needs no other file: the verdict, the controls, the heads and the assumptions.
     """
-    verdict, tolerance = evaluation.verdict(calibrations), _tolerance(calibrations)
+    verdict = evaluation.verdict(calibrations)
     figures = _figures(evaluation, calibrations)
     pictures = html.embedded(figures, ".svg")
+    arms = html.table_html(tables.arms_table(evaluation))
+    facts = html.entries(text.facts(evaluation, calibrations))
     results = [
         tables.summary_table(evaluation, calibrations, verdict),
         tables.means_table(evaluation),
@@ -42,14 +44,12 @@ def write_calibration_report(
         html.opening(
             title,
             text.verdict_sentence(verdict),
-            text.guard_sentence(evaluation, verdict, tolerance),
+            text.guard_sentence(evaluation, verdict, tolerance_of(calibrations)),
             text.wording_sentence(evaluation, verdict),
             text.controls_sentence(evaluation, verdict),
             f"{text.fitted_sentence(calibrations)} {text.choice_sentence(calibrations)}".strip(),
         ),
-        html.section(
-            "Results for all arms", summary, html.table_html(tables.arms_table(evaluation))
-        ),
+        html.section("Results for all arms", summary, arms),
         html.section(
             "Accuracy and prompt length",
             html.figure_html(pictures, "accuracy", text.accuracy_alt(evaluation), text.ACCURACY),
@@ -62,17 +62,14 @@ def write_calibration_report(
         ),
         _heads(calibrations, verdict),
         html.section("Method and assumptions", html.paragraphs(text.RULE, text.ASSUMES)),
-        html.section(
-            "Settings and environment", html.entries(text.facts(evaluation, calibrations))
-        ),
+        html.section("Settings and environment", facts),
         html.section("Commands", html.code(evaluation.command)),
     ]
     page = html.write_html(folder / "report.html", title, sections)
     parts = [f"## {table.title}\n\n{table.to_markdown()}" for table in results if table.rows]
     markdown = folder / "table.md"
-    markdown.write_text(
-        "\n\n".join([text.verdict_sentence(verdict), *parts]) + "\n", encoding="utf-8"
-    )
+    content = "\n\n".join([text.verdict_sentence(verdict), *parts])
+    markdown.write_text(f"{content}\n", encoding="utf-8")
     return [page, markdown, *style.save_all(figures, folder).values()]
 
 
@@ -85,19 +82,10 @@ def draw_calibration(
 
 def _figures(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
     """Draw the figures by name; one without data is left out."""
-    from sharpmax.models._evaluation.verdict import fitted_tasks
-
-    lengths = {length for each in calibrations.values() for length in each.lengths}
-    tasks = fitted_tasks(evaluation, calibrations)
-    found = {"accuracy": draw_accuracy(evaluation, _tolerance(calibrations), lengths, tasks)}
+    found = {"accuracy": draw_accuracy(evaluation, calibrations)}
     with suppress(LookupError):
         found["trade"] = draw_trade(calibrations)
     return found
-
-
-def _tolerance(calibrations: Mapping[str, Calibration]) -> float | None:
-    found = (calibration.notes.get("tolerance") for calibration in calibrations.values())
-    return next((tolerance for tolerance in found if tolerance is not None), None)
 
 
 def _heads(calibrations: Mapping[str, Calibration], verdict: Verdict) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from sharpmax.models._evaluation.result import CellResult
     from sharpmax.models._evaluation.verdict import Comparison
 
+    _Cells = Callable[[Mapping[str, CellResult]], dict[str, str]]
+
 __all__ = ["arms_table", "changes_table", "heads_table", "means_table", "summary_table"]
 
 _Interval = tuple[float, float]
@@ -54,10 +56,9 @@ def summary_table(
             versus(arm, PLAIN, wording="unseen"),
             versus(arm, verdict.subject),
         ]
-        losses = [surprise(evaluation, arm, PLAIN, verdict.tasks)]
         rise = largest_rise(evaluation, arm)
-        losses.append(None if rise is None else rise[1:])
-        row += ["" if each is None or arm == PLAIN else change(*each, True) for each in losses]
+        losses = surprise(evaluation, arm, PLAIN, verdict.tasks), rise and rise[1:]
+        row += [change(*each, True) if each and arm != PLAIN else "" for each in losses]
         rows.append(row)
     of_text = verdict.of_text
     header = [
@@ -114,12 +115,7 @@ def changes_table(evaluation: Evaluation) -> Table:
     return _by_length(evaluation, cells, "Differences from the plain model", caption)
 
 
-def _by_length(
-    evaluation: Evaluation,
-    cells: Callable[[Mapping[str, CellResult]], dict[str, str]],
-    title: str,
-    caption: str,
-) -> Table:
+def _by_length(evaluation: Evaluation, cells: _Cells, title: str, caption: str) -> Table:
     """Return one row per task, wording and arm, of what `cells` makes of the results by arm."""
     lengths = sorted({result.length for result in evaluation.results})
     kinds = {(result.task, result.wording) for result in evaluation.results}

@@ -39,8 +39,6 @@ ASSUMES: Final = (
     " families were chosen on the selection split; the test data had no part in it. The weights of"
     " the model are unchanged."
 )
-
-
 _SCORES: Final = {
     False: ("an accuracy of {} on {:,} test questions",
             "raises accuracy on {:,} test questions from {} to {} ({})"),
@@ -54,27 +52,23 @@ _ALONE: Final = (
     " (difference: {pair})."
 )
 _CASES: Final = {
-    "no control": (
+    "no control":
         "The effect of sharpening cannot be isolated. {subject} {effect}, but there is no"
-        " calibration of {missing} alone to compare with."
-    ),
-    "undecided": (
+        " calibration of {missing} alone to compare with.",
+    "undecided":
         "The effect of sharpening is undecided. {subject} {effect}, but the difference between"
-        " temperatures alone and gains alone ({pair}) is not significant."
-    ),
-    "gain": (
+        " temperatures alone and gains alone ({pair}) is not significant.",
+    "gain":
         "Sharpening does not explain the improvement. Scaling head outputs alone {effect}."
-        " Changing temperatures alone reaches {warm} (difference: {pair})."
-    ),
-    "both": (
+        " Changing temperatures alone reaches {warm} (difference: {pair}).",
+    "both":
         "Sharpening alone does not explain the improvement. Changing the temperature of {heads} and"
         " scaling head outputs {effect}. The combination is better than temperatures alone"
-        " ({beyond[0]}) and than gains alone ({beyond[1]})."
-    ),
+        " ({beyond[0]}) and than gains alone ({beyond[1]}).",
     "sharpening": f"Sharpening helps.{_ALONE}",
     "flattening": f"Flattening helps, not sharpening.{_ALONE}",
     "any": f"The improvement is not specific to sharpening.{_ALONE}",
-}
+}  # fmt: skip
 """The verdict in words, by its case."""
 
 
@@ -84,47 +78,44 @@ def verdict_sentence(verdict: Verdict) -> str:
     if not plain:
         return "No arms were compared, so no conclusion can be drawn about this model."
     if verdict.subject is None:
-        some = {name: found.interval != (0.0, 0.0) for name, found in plain.items()}
-        each = (f"{name} {_points(plain[name]) if some[name] else 'none'}" for name in plain)
+        each = (f"{n} {_points(c) if any(c.interval) else 'none'}" for n, c in plain.items())
         first = next(iter(plain.values()))
-        score, _ = _SCORES[first.of_text]
+        score = _SCORES[first.of_text][0].format(_value(first, first.other_share), first.questions)
         return (
             "No calibration significantly improved on the plain model, so leave the model"
-            " unchanged. The plain model has"
-            f" {score.format(_value(first, first.other_share), first.questions)} (differences:"
-            f" {'; '.join(each)})."
+            f" unchanged. The plain model has {score} (differences: {'; '.join(each)})."
         )
     found = plain[verdict.subject]
     before, after = (_value(found, share) for share in (found.other_share, found.share))
     heads = numbered(verdict.sharper + verdict.flatter, "head")
     if verdict.flatter:
         heads += f" ({verdict.sharper:,} sharper, {verdict.flatter:,} flatter)"
-    return _CASES["no control" if pair is None else verdict.case].format(
-        subject=verdict.subject,
-        effect=_SCORES[found.of_text][1].format(found.questions, before, after, _points(found)),
-        missing="gains" if verdict.gain is None else "temperatures",
-        heads=heads,
-        pair="" if pair is None else _points(pair),
-        warm="" if pair is None else _value(pair, pair.share),
-        loud="" if pair is None else _value(pair, pair.other_share),
-        beyond=[_points(each) for each in verdict.beyond],
+    effect = _SCORES[found.of_text][1].format(found.questions, before, after, _points(found))
+    missing = "gains" if verdict.gain is None else "temperatures"
+    words = {"subject": verdict.subject, "effect": effect, "heads": heads, "missing": missing}
+    if pair is None:
+        return _CASES["no control"].format(**words)
+    warm, loud = (_value(pair, share) for share in (pair.share, pair.other_share))
+    beyond = [_points(each) for each in verdict.beyond]
+    return _CASES[verdict.case].format(
+        **words, pair=_points(pair), warm=warm, loud=loud, beyond=beyond
     )
 
 
 def guard_sentence(evaluation: Evaluation, verdict: Verdict, tolerance: float | None) -> str:
     """Say what happened to the loss on ordinary text."""
-    rise = largest_rise(evaluation, verdict.subject)
-    if rise is None:
+    found = largest_rise(evaluation, verdict.subject)
+    if found is None:
         return ""
-    length, change, (low, high) = rise
+    length, rise, interval = found
+    change, low, high = (signed(each, 3) for each in (rise, *interval))
     said = (
-        "The largest change in loss on ordinary test text over all lengths is"
-        f" {signed(change, 3)} nats per token (95% interval {signed(low, 3)} to {signed(high, 3)}),"
-        f" at {length:,} tokens"
+        f"The largest change in loss on ordinary test text over all lengths is {change} nats per"
+        f" token (95% interval {low} to {high}), at {length:,} tokens"
     )
     if tolerance is None:
         return f"{said}."
-    within = "within" if change <= tolerance else "above"
+    within = "within" if rise <= tolerance else "above"
     return f"{said}; this is {within} the tolerance of {tolerance:g}."
 
 
@@ -132,12 +123,9 @@ def wording_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
     """Say whether the improvement carries over to wordings that were not used in fitting."""
     from sharpmax.models._evaluation.verdict import compare
 
-    if verdict.subject is None:
-        return ""
-    usual, unseen = (
-        compare(evaluation, verdict.subject, PLAIN, verdict.tasks, wording=wording)
-        for wording in ("usual", "unseen")
-    )
+    subject, tasks = verdict.subject, verdict.tasks
+    usual = compare(evaluation, subject, PLAIN, tasks, wording="usual")
+    unseen = compare(evaluation, subject, PLAIN, tasks, wording="unseen")
     if usual is None or unseen is None:
         return ""
     holds = "holds" if unseen.better else "is not significant"
@@ -151,24 +139,17 @@ def controls_sentence(evaluation: Evaluation, verdict: Verdict) -> str:
     """Compare the verdict's subject with the controls that need no fit."""
     from sharpmax.models._evaluation.verdict import compare
 
-    if verdict.subject is None:
-        return ""
-    compared = {
-        arm: compare(evaluation, verdict.subject, arm, verdict.tasks)
-        for arm in evaluation.arms
-        if is_control(arm) and arm != PLAIN
-    }
-    found = {arm: each for arm, each in compared.items() if each is not None}
+    subject = verdict.subject
+    controls = [arm for arm in evaluation.arms if is_control(arm) and arm != PLAIN]
+    compared = (compare(evaluation, subject, arm, verdict.tasks) for arm in controls)
+    found = [each for each in compared if each is not None]
     if not found:
         return ""
-    equal = [arm for arm, each in found.items() if not each.better]
-    scores = ", ".join(f"{arm} ({_value(one, one.other_share)})" for arm, one in found.items())
-    if not equal:
-        return f"{verdict.subject} is better than every control that needs no fit: {scores}."
-    return (
-        f"{verdict.subject} is not significantly better than {' and '.join(equal)}. Controls that"
-        f" need no fit: {scores}."
-    )
+    scores = ", ".join(f"{each.other} ({_value(each, each.other_share)})" for each in found)
+    if equal := " and ".join(each.other for each in found if not each.better):
+        start = f"{subject} is not significantly better than {equal}."
+        return f"{start} Controls that need no fit: {scores}."
+    return f"{subject} is better than every control that needs no fit: {scores}."
 
 
 def fitted_sentence(calibrations: Mapping[str, Calibration]) -> str:
@@ -204,12 +185,9 @@ def choice_sentence(calibrations: Mapping[str, Calibration]) -> str:
 
 def objective_words(calibration: Calibration) -> tuple[str, str]:
     """Return what a calibration minimises, and its unit after a space, if it has one."""
-    known = {
-        "nats per answer": ("answer loss", " nats"),
-        "nats per token": ("text loss", " nats"),
-        "share of wrong answers": ("the share of wrong answers", ""),
-    }
-    return known.get(calibration.objective, (calibration.objective, ""))
+    known = {"nats per answer": ("answer loss", " nats"), "nats per token": ("text loss", " nats")}
+    wrong = {"share of wrong answers": ("the share of wrong answers", "")}
+    return (known | wrong).get(calibration.objective, (calibration.objective, ""))
 
 
 def accuracy_alt(evaluation: Evaluation) -> str:
@@ -232,7 +210,7 @@ def trade_alt(calibrations: Mapping[str, Calibration]) -> str:
 
 def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> dict[str, str]:
     """Return the settings of the fits and of the evaluation by name."""
-    settings, machine = evaluation.settings, evaluation.machine
+    settings = evaluation.settings
     lengths = sorted({result.length for result in evaluation.results})
     found = {
         "Model": f"{settings.model}, {settings.dtype}",
@@ -242,9 +220,7 @@ def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> di
         "Windows of text": f"up to {settings.windows:,} per cell, without overlap",
         "Test lengths": f"{listed(f'{length:,}' for length in lengths)} tokens",
         "Test texts": "; ".join(f"{name}, {n:,} characters" for name, n in settings.texts.items()),
-        "Machine": ", ".join(
-            str(machine[name]) for name in ("processor", "system", "architecture")
-        ),
+        "Machine": "{processor}, {system}, {architecture}".format(**evaluation.machine),
         "Versions": ", ".join(f"{name} {value}" for name, value in evaluation.versions.items()),
     }
     return {name: value for name, value in found.items() if value}

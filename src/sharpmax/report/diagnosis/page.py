@@ -61,11 +61,8 @@ def draw_diagnosis(folder: Path, diagnosis: Diagnosis) -> dict[str, Path]:
 
 
 def _figures(diagnosis: Diagnosis) -> dict[str, Any]:
-    return {
-        "slopes": draw_slopes(diagnosis),
-        "entropy": draw_entropy(diagnosis),
-        "critical": draw_critical_lengths(diagnosis),
-    }
+    drawn = {"slopes": draw_slopes, "entropy": draw_entropy, "critical": draw_critical_lengths}
+    return {name: draw(diagnosis) for name, draw in drawn.items()}
 
 
 def _heads(diagnosis: Diagnosis) -> str:
@@ -88,6 +85,5 @@ def _local(diagnosis: Diagnosis) -> str:
         return ""
     table = html.table_html(heads_table(diagnosis, heads[:SHOWN]))
     shown = html.folded(f"Measurements of {min(len(heads), SHOWN)} of them", table)
-    return html.section(
-        "Sliding-window heads", html.paragraphs(text.local(diagnosis, heads)), shown
-    )
+    described = html.paragraphs(text.local(diagnosis, heads))
+    return html.section("Sliding-window heads", described, shown)

@@ -55,14 +55,11 @@ def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
 def _row(diagnosis: Diagnosis, head: Head) -> list[str]:
     record = diagnosis.record(head)
     return [
-        VERDICTS[head.verdict].label,
-        str(head.layer),
-        str(head.head),
+        VERDICTS[head.verdict].label, str(head.layer), str(head.head),
         "" if head.slope is None else f"{head.slope:.2f}",
         mean(diagnosis.record(head, diagnosis.lengths[0]), "entropy"),
-        *(mean(record, figure) for figure in _LAYOUTS),
-        readable(record.critical_length),
-    ]
+        *(mean(record, figure) for figure in _LAYOUTS), readable(record.critical_length),
+    ]  # fmt: skip
 
 
 def mean(record: HeadRecord, figure: str) -> str:

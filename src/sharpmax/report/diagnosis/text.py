@@ -35,21 +35,18 @@ CRITICAL: Final = (
 )
 NEXT: Final = (
     "Sharpening every head of a model that was trained without it usually does harm, so let"
-    " held-out data decide. Calibration fits one or two numbers per head and keeps only"
-    " what helps on data that it was not fitted on; if nothing helps, it leaves the model"
-    " unchanged. Evaluation measures the effect on long inputs, next to controls that do"
-    " not sharpen."
+    " held-out data decide. Calibration fits one or two numbers per head and keeps only what helps"
+    " on data that it was not fitted on; if nothing helps, it leaves the model unchanged."
+    " Evaluation measures the effect on long inputs, next to controls that do not sharpen."
 )
 _OTHERS: Final = {
     "growing": ("1 spreads slowly", "{} spread slowly"),
     "flat": ("1 stays sharp", "{} stay sharp"),
-    "sink": (
-        "1 puts most of its weight on the first token or a learned sink",
-        "{} put most of their weight on the first token or a learned sink",
-    ),
+    "sink": ("1 puts most of its weight on the first token or a learned sink",
+             "{} put most of their weight on the first token or a learned sink"),
     "local": ("1 has a sliding window", "{} have a sliding window"),
     None: ("1 could not be measured", "{} could not be measured"),
-}
+}  # fmt: skip
 """What one head does, and what several do."""
 
 _TRIED: Final = 4
@@ -62,11 +59,10 @@ def conclusion(diagnosis: Diagnosis) -> str:
     number = found.pop("dispersing", 0)
     first, last = diagnosis.lengths[0], diagnosis.lengths[-1]
     growth = f"as inputs grow from {first:,} to {last:,} {diagnosis.unit}"
-    said = f"No head disperses {growth}."
-    if number:
-        verb, their = ("disperses", "its") if number == 1 else ("disperse", "their")
-        said = f"{number:,} of {total} {verb} {growth}: {their} attention spreads over"
-        said += " more and more tokens."
+    verb, their = ("disperses", "its") if number == 1 else ("disperse", "their")
+    spreads = f"{their} attention spreads over more and more tokens."
+    said = f"{number:,} of {total} {verb} {growth}: {spreads}"
+    said = said if number else f"No head disperses {growth}."
     if others := [_OTHERS[verdict][n > 1].format(f"{n:,}") for verdict, n in found.items()]:
         said += f" Of the {'others' if number else total}, {listed(others, comma=',')}."
     worst = diagnosis.worst()[0]
@@ -118,9 +114,8 @@ def critical(diagnosis: Diagnosis) -> str:
 
 def slopes_alt(diagnosis: Diagnosis) -> str:
     """Describe the map of slopes."""
-    found = counts(diagnosis.heads)
-    each = ", ".join(f"{n} {VERDICTS[verdict].label}" for verdict, n in found.items())
-    return f"Map of all heads by layer, coloured by the slope of the entropy: {each}."
+    each = (f"{n} {VERDICTS[verdict].label}" for verdict, n in counts(diagnosis.heads).items())
+    return f"Map of all heads by layer, coloured by the slope of the entropy: {', '.join(each)}."
 
 
 def entropy_alt(diagnosis: Diagnosis) -> str:
@@ -128,8 +123,7 @@ def entropy_alt(diagnosis: Diagnosis) -> str:
     ends = []
     for length in (diagnosis.lengths[0], diagnosis.lengths[-1]):
         entropies = [diagnosis.record(head, length).entropy for head in diagnosis.heads]
-        means = [entropy.mean for entropy in entropies if entropy is not None]
-        if means:
+        if means := [entropy.mean for entropy in entropies if entropy is not None]:
             ends.append(f"{float(np.median(means)):.2f} nats at {length:,} {diagnosis.unit}")
     median = f"; the median over heads goes from {' to '.join(ends)}" if ends else ""
     return f"Entropy of every head against the length, with one panel per layer{median}."
@@ -137,9 +131,9 @@ def entropy_alt(diagnosis: Diagnosis) -> str:
 
 def critical_alt(diagnosis: Diagnosis) -> str:
     """Describe the figure of critical lengths."""
-    lengths = [diagnosis.record(head).critical_length for head in diagnosis.heads]
-    some = [length for length in lengths if length is not None]
-    least = f"the shortest is {readable(min(some))} tokens" if some else "all are beyond 10^15"
+    lengths = filter(None, (diagnosis.record(head).critical_length for head in diagnosis.heads))
+    some = min(lengths, default=None)
+    least = f"the shortest is {readable(some)} tokens" if some else "all are beyond 10^15"
     return f"Critical length of every head by layer; {least}."
 
 

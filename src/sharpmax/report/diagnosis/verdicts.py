@@ -38,17 +38,11 @@ def counts(heads: Iterable[Head]) -> dict[str | None, int]:
 
 
 def legend_handles(heads: Iterable[Head], *, points: bool) -> list[Any]:
-    """Return one legend entry per verdict, with the number of heads.
-
-    Args:
-        heads: The heads that the figure shows.
-        points: Whether the figure shows heads as points rather than lines.
-    """
+    """Return one entry per verdict, with its number of heads, for a figure of points or lines."""
     handles = []
     for verdict, number in counts(heads).items():
         series = VERDICTS[verdict]
-        drawn: dict[str, Any] = {"linewidth": 2.4}
-        if points:
-            drawn = {"marker": series.marker, "linestyle": "", "markersize": 6}
-        handles.append(series.handle(f"{series.label} ({number})", **drawn))
+        point = {"marker": series.marker, "linestyle": "", "markersize": 6}
+        look: dict[str, Any] = point if points else {"linewidth": 2.4}
+        handles.append(series.handle(f"{series.label} ({number})", **look))
     return handles
