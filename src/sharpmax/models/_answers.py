@@ -47,9 +47,8 @@ def answer(
 ) -> list[Answer]:
     """Ask a model questions, and compare with the expected answers.
 
-    Prompts are sorted, and the cache is cropped to their common beginning, so that no token is read
-    twice after the same tokens. The expected answer is read together with its prompt: greedy
-    decoding gives it if each of its tokens is the most likely one.
+    No common beginning of prompts is read twice. The expected answer is read together with its
+    prompt: greedy decoding gives it if each of its tokens is the most likely one.
 
     Args:
         model: a causal language model, sharpened or not; it is unchanged afterwards.

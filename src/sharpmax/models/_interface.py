@@ -176,20 +176,13 @@ def _problem(
     if is_causal and key.shape[2] > queries:
         key, value = key[:, :, :queries], value[:, :, :queries]
         bias = None if bias is None else bias[..., :queries]
-    if bias is not None:
-        mask = _with_bias(mask, bias)
+    if bias is not None and mask is not None:
+        seen = mask if mask.dtype == torch.bool else mask > _attention.masked_below(mask.dtype)
+        bias = torch.where(seen, bias if mask.dtype == torch.bool else bias + mask, -torch.inf)
+    mask = mask if bias is None else bias
     shared = key.shape[1] != query.shape[1]
     folded = _attention.fold(query, key, value, mask, enable_gqa=shared)
     return _attention.check(
         folded.query, folded.key, folded.value, attn_mask=folded.mask, is_causal=is_causal,
         alignment="upper_left", window=None, enable_gqa=shared, **options,
     )  # fmt: skip
-
-
-def _with_bias(mask: Tensor | None, bias: Tensor) -> Tensor:
-    """Return one additive mask: the bias for visible keys, -inf for others."""
-    if mask is None:
-        return bias
-    if mask.dtype == torch.bool:
-        return torch.where(mask, bias, -torch.inf)
-    return torch.where(mask > _attention.masked_below(mask.dtype), bias + mask, -torch.inf)

@@ -165,7 +165,9 @@ def _record(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecor
     logarithm = np.log(count)
     normalised = np.divide(entropy, logarithm, out=np.zeros_like(entropy), where=count > 1)
     distributions = (entropy, normalised, np.exp(entropy), largest, spread, first, sink, tail)
-    some = len(entropy) > 0
+    some, critical = len(entropy) > 0, None
+    if some and np.median(spread) <= math.log(LARGEST_CRITICAL_LENGTH * CRITICAL_WEIGHT):
+        critical = int(critical_length(max(float(np.median(spread)), 0.0), CRITICAL_WEIGHT))
     return HeadRecord(
         layer.index, layer.name, layer.kind, head, length,
         measured=len(entropy),
@@ -174,7 +176,7 @@ def _record(layer: Layer, head: int, length: int, rows: RowFigures) -> HeadRecor
         visible=float(count.mean()) if some else None,
         log_visible=float(logarithm.mean()) if some else None,
         **dict(zip(FIGURES, map(_distribution, distributions), strict=True)),
-        critical_length=_critical(float(np.median(spread))) if some else None,
+        critical_length=critical,
     )  # fmt: skip
 
 
@@ -183,12 +185,6 @@ def _distribution(values: np.ndarray[Any, Any]) -> Distribution | None:
         return None
     quantiles = np.quantile(values, QUANTILES).tolist()
     return Distribution(float(values.mean()), float(values.std()), *quantiles)
-
-
-def _critical(spread: float) -> int | None:
-    if spread > math.log(LARGEST_CRITICAL_LENGTH * CRITICAL_WEIGHT):
-        return None
-    return int(critical_length(max(spread, 0.0), CRITICAL_WEIGHT))
 
 
 def _slope(records: Sequence[HeadRecord]) -> float | None:
