@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from experiments.common.cells import p_value, percent, source
@@ -357,9 +358,9 @@ def anatomy_table(
             if entry is None or len(measured) != len(_PREDICTED):
                 continue
             records += measured
-            cells = [f"{_mean(entry['slope']):.0f}", f"{1e4 * _mean(entry['deviation']):.2f}"]
+            cells = [f"{fmean(entry['slope']):.0f}", f"{1e4 * fmean(entry['deviation']):.2f}"]
             for record in measured:
-                cells += [percent(_mean(entry["predicted"][str(record.n)])), percent(record.mean)]
+                cells += [percent(fmean(entry["predicted"][str(record.n)])), percent(record.mean)]
             rows.append([recipe, WEIGHTS[kind], *cells])
     if not rows:
         raise LookupError("the results have no hard attention to compare with the prediction")
@@ -387,10 +388,6 @@ def _made(makers: Mapping[str, Callable[[], Table]]) -> dict[str, str]:
 def _anatomy(results: Path) -> dict[str, Any]:
     path = results / "anatomy.json"
     return load_anatomy(path) if path.exists() else {"recipes": {}}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _published(n: int) -> list[str]:
