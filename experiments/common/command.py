@@ -16,8 +16,22 @@ from sharpmax.report._page.tables import Table
 
 __all__ = ["Output", "Quick", "Resume", "application", "current_command", "main", "say", "show"]
 
-Output = Annotated[Path, typer.Option(help="Folder of the run: results, tables and figures.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Run everything on a very small scale.")]
+
+def _apart(context: typer.Context, output: Path) -> Path:
+    """Keep a quick run out of the default folder of the full one."""
+    source = context.get_parameter_source("output")
+    usual = source is None or source.name == "DEFAULT"
+    return output / "quick" if usual and context.params.get("quick") else output
+
+
+Output = Annotated[
+    Path,
+    typer.Option(help="Folder of the run: results, tables and figures.", callback=_apart),
+]
+# Eager, so that it is known when the folder is chosen.
+Quick = Annotated[
+    bool, typer.Option("--quick", is_eager=True, help="Run everything on a very small scale.")
+]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue the run in OUTPUT where it was stopped.")
 ]

@@ -51,7 +51,15 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 def test_run_knows_its_command(call: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = call("run", "--steps", "3", "--quick", "--resume")
     assert code == 0
-    assert out.strip() == "python -m experiments.toy run --steps 3 --quick|3|build/toy|True|True"
+    assert (
+        out.strip() == "python -m experiments.toy run --steps 3 --quick|3|build/toy/quick|True|True"
+    )
+
+
+def test_a_quick_run_has_a_folder_of_its_own(call: Callable[..., tuple[int, str, str]]) -> None:
+    assert "|build/toy|" in call("run")[1]
+    assert "|build/toy/quick|" in call("run", "--quick")[1]
+    assert "|here|" in call("run", "--quick", "--output", "here")[1]
 
 
 def test_an_error_is_one_line(call: Callable[..., tuple[int, str, str]]) -> None:
