@@ -67,20 +67,18 @@ def demo(
         Bars(console) as bars,
         thread_count(1),
     ):
-        beside = pool.submit(_train, other.recipe, (_OTHER_SEED,))
+        beside = pool.submit(_train_and_test, other, (_OTHER_SEED,), settings)
         bar = bars.add(f"Training {seeds} usual head(s) and a different one", steps)
-        heads = _train(usual.recipe, settings.seeds, lambda step, note: bars.step(bar, step, note))
-        trained = [heads, beside.result()]
+        heads, records = _train_and_test(
+            usual, settings.seeds, settings, lambda step, note: bars.step(bar, step, note)
+        )
+        records += beside.result()[1]
     arms = [usual, other]
-    records: list[Record] = []
-    with console.status("Testing"):
-        for arm, heads in zip(arms, trained, strict=True):
-            records += evaluate_heads(arm, arm.checkpoints[0], "averaged", heads, settings)
     recipes = {arm.name: arm.recipe.to_dict() for arm in arms}
     table = Table(command, settings.seeds, recipes, tuple(records), settings=settings.to_dict())
     table.save(output / "table.json")
     with console.status("Drawing"):
-        measured = measure_figures(trained[0][0], _SIZES, command, items=_FIT_ITEMS)
+        measured = measure_figures(heads[0], _SIZES, command, items=_FIT_ITEMS)
         save_figures(output / "figures.json", measured)
         report = write_page(output / "report.html", table, measured)
     show(console, [demo_table(table)], [report])
@@ -90,17 +88,20 @@ def _arm(name: str, recipe: Recipe, group: Group) -> Arm:
     return Arm(name, recipe, (Checkpoint(recipe.steps, name, {group: _METHODS}),))
 
 
-def _train(
-    recipe: Recipe,
+def _train_and_test(
+    arm: Arm,
     seeds: tuple[int, ...],
+    settings: Settings,
     on_step: Callable[[int, str], None] = lambda *_: None,
-) -> list[Heads]:
-    """Train heads on one core and return them one by one, with averaged weights."""
+) -> tuple[list[Heads], list[Record]]:
+    """Train heads on one core and test them one by one, with averaged weights."""
     keep_freed_memory()
+    recipe = arm.recipe
     with thread_count(1):
         training = Training(recipe, seeds)
         for loss in training.run(recipe.steps):
             if training.step % 50 == 0:
                 on_step(training.step, f"loss {loss:.4f}")
-    heads = training.averaged_heads()
-    return [heads.alone(index) for index in range(len(seeds))]
+    stack = training.averaged_heads()
+    heads = [stack.alone(index) for index in range(len(seeds))]
+    return heads, list(evaluate_heads(arm, arm.checkpoints[0], "averaged", heads, settings))
