@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import sys
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -16,105 +15,29 @@ Array = Any
 """A NumPy array, a torch tensor or a JAX array; functions return the kind that they get."""
 
 
-class Namespace(ABC):
-    """The operations of a framework under one spelling."""
+class Namespace:
+    """The operations of a framework under one spelling: those of NumPy, unless overridden.
 
-    name: str
+    `sum` and `max` keep the axis.
+    """
 
-    @abstractmethod
-    def asarray(self, values: Any, like: Array | None = None) -> Array:
-        """`values` as an array of this framework, with the dtype and device of `like` if given."""
+    name = "numpy"
 
-    @abstractmethod
-    def promote(self, values: Array) -> Array:
-        """`values` as floating point of at least single precision."""
-
-    @abstractmethod
-    def astype(self, values: Array, like: Array) -> Array:
-        """`values` in the dtype of `like` if that is floating point, otherwise unchanged."""
-
-    @abstractmethod
-    def largest_root(self, values: Array) -> float:
-        """The square root of the largest finite number of the dtype of `values`."""
-
-    @abstractmethod
-    def stop_gradient(self, values: Array) -> Array:
-        """`values`, held constant in differentiation."""
-
-    @abstractmethod
-    def traced(self, values: Array) -> bool:
-        """Whether `values` has no numbers yet, as under compilation."""
-
-    @abstractmethod
-    def max(self, values: Array, axis: int) -> Array:
-        """The largest entry along `axis`, which is kept; -inf where there is none."""
-
-    @abstractmethod
-    def sum(self, values: Array, axis: int) -> Array:
-        """The sum along `axis`, which is kept."""
-
-    @abstractmethod
-    def squeeze(self, values: Array, axis: int) -> Array:
-        """`values` without the axis `axis`, whose length is one."""
-
-    @abstractmethod
-    def expand_dims(self, values: Array, axis: int) -> Array:
-        """`values` with a new axis of length one at `axis`."""
-
-    @abstractmethod
-    def broadcast_to(self, values: Array, shape: tuple[int, ...]) -> Array:
-        """`values` broadcast to `shape`."""
-
-    @abstractmethod
-    def clip(self, values: Array, lower: Array | None, upper: Array | None) -> Array:
-        """`values`, not below `lower` and not above `upper`; NaN stays NaN."""
-
-    @abstractmethod
-    def maximum(self, first: Array, second: Array) -> Array:
-        """The larger of two, entry by entry; NaN wins."""
-
-    @abstractmethod
-    def where(self, condition: Array, first: Array | float, second: Array | float) -> Array:
-        """`first` where `condition` holds, `second` elsewhere."""
-
-    @abstractmethod
-    def exp(self, values: Array) -> Array:
-        """The exponential."""
-
-    @abstractmethod
-    def log(self, values: Array) -> Array:
-        """The natural logarithm."""
-
-    @abstractmethod
-    def isinf(self, values: Array) -> Array:
-        """Whether an entry is infinite, of either sign."""
-
-    @abstractmethod
-    def largest_singular_value(self, matrix: Array) -> Array:
-        """The spectral norm of the last two axes."""
-
-    def any(self, condition: Array) -> bool:
-        """Whether any entry holds; False while that cannot be known."""
-        return not self.traced(condition) and bool(condition.any())
-
-
-class _NumPyLike(Namespace):
-    """NumPy, and frameworks with its spelling."""
-
-    def __init__(self, name: str, module: Any) -> None:
-        self.name = name
+    def __init__(self, module: Any) -> None:
         self._module = module
 
     def asarray(self, values: Any, like: Array | None = None) -> Array:
+        """`values` as an array of this framework, with the dtype and device of `like` if given."""
         return self._module.asarray(values, dtype=None if like is None else like.dtype)
 
     def promote(self, values: Array) -> Array:
-        module = self._module
+        """`values` as floating point of at least single precision."""
         if not self._is_floating(values):
-            return values.astype(module.result_type(values.dtype, float))
+            return values.astype(self._module.result_type(values.dtype, float))
         return values.astype("float32") if values.dtype.itemsize < 4 else values
 
     def astype(self, values: Array, like: Array) -> Array:
+        """`values` in the dtype of `like` if that is floating point, otherwise unchanged."""
         return values.astype(like.dtype) if self._is_floating(like) else values
 
     def _is_floating(self, values: Array) -> bool:
@@ -123,24 +46,31 @@ class _NumPyLike(Namespace):
         return values.dtype.kind not in "biu"
 
     def largest_root(self, values: Array) -> float:
-        return math.sqrt(np.finfo(values.dtype).max)
+        """The square root of the largest finite number of the dtype of `values`."""
+        return math.sqrt(self._module.finfo(values.dtype).max)
 
     def stop_gradient(self, values: Array) -> Array:
         return values
 
     def traced(self, values: Array) -> bool:
+        """Whether `values` has no numbers yet, as under compilation."""
         # torch.compile traces NumPy arrays as well.
         torch = sys.modules.get("torch")
         return torch is not None and torch.compiler.is_compiling()
 
+    def any(self, condition: Array) -> bool:
+        """Whether any entry holds; False while that cannot be known."""
+        return not self.traced(condition) and bool(condition.any())
+
     def max(self, values: Array, axis: int) -> Array:
+        """The largest entry along `axis`; -inf where there is none."""
         return self._module.max(values, axis=axis, keepdims=True, initial=-np.inf)
 
     def sum(self, values: Array, axis: int) -> Array:
         return self._module.sum(values, axis=axis, keepdims=True)
 
     def squeeze(self, values: Array, axis: int) -> Array:
-        return self._module.squeeze(values, axis=axis)
+        return self._module.squeeze(values, axis)
 
     def expand_dims(self, values: Array, axis: int) -> Array:
         return self._module.expand_dims(values, axis)
@@ -149,9 +79,11 @@ class _NumPyLike(Namespace):
         return self._module.broadcast_to(values, shape)
 
     def clip(self, values: Array, lower: Array | None, upper: Array | None) -> Array:
+        """`values`, not below `lower` and not above `upper`; NaN stays NaN."""
         return self._module.clip(values, lower, upper)
 
     def maximum(self, first: Array, second: Array) -> Array:
+        """The larger of two, entry by entry; NaN wins."""
         return self._module.maximum(first, second)
 
     def where(self, condition: Array, first: Array | float, second: Array | float) -> Array:
@@ -166,19 +98,17 @@ class _NumPyLike(Namespace):
     def isinf(self, values: Array) -> Array:
         return self._module.isinf(values)
 
-    def largest_singular_value(self, matrix: Array) -> Array:
+    def spectral_norm(self, matrix: Array) -> Array:
+        """The largest singular value of the last two axes."""
         return self._module.linalg.norm(matrix, ord=2, axis=(-2, -1))
 
 
-class _JAX(_NumPyLike):
-    """JAX: spelled like NumPy, but traced and differentiated."""
+class _JAX(Namespace):
+    name = "jax"
 
     def __init__(self, jax: Any) -> None:
-        super().__init__("jax", jax.numpy)
+        super().__init__(jax.numpy)
         self._jax = jax
-
-    def largest_root(self, values: Array) -> float:
-        return math.sqrt(self._module.finfo(values.dtype).max)
 
     def stop_gradient(self, values: Array) -> Array:
         return self._jax.lax.stop_gradient(values)
@@ -188,34 +118,26 @@ class _JAX(_NumPyLike):
 
 
 class _Torch(Namespace):
-    """PyTorch."""
-
     name = "torch"
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
 
     def asarray(self, values: Any, like: Array | None = None) -> Array:
         if like is None:
-            return self._torch.as_tensor(values)
-        return self._torch.as_tensor(values, dtype=like.dtype, device=like.device)
+            return self._module.as_tensor(values)
+        return self._module.as_tensor(values, dtype=like.dtype, device=like.device)
 
     def promote(self, values: Array) -> Array:
         if not values.dtype.is_floating_point:
-            return values.to(self._torch.get_default_dtype())
+            return values.to(self._module.get_default_dtype())
         return values.float() if values.dtype.itemsize < 4 else values
 
     def astype(self, values: Array, like: Array) -> Array:
         return values.to(like.dtype) if like.dtype.is_floating_point else values
 
-    def largest_root(self, values: Array) -> float:
-        return math.sqrt(self._torch.finfo(values.dtype).max)
-
     def stop_gradient(self, values: Array) -> Array:
         return values.detach()
 
     def traced(self, values: Array) -> bool:
-        torch = self._torch
+        torch = self._module
         if torch.compiler.is_compiling():
             return True
         # Under torch.func transforms and fake tensors a tensor has no numbers of its own.
@@ -231,14 +153,8 @@ class _Torch(Namespace):
     def sum(self, values: Array, axis: int) -> Array:
         return values.sum(axis, keepdim=True)
 
-    def squeeze(self, values: Array, axis: int) -> Array:
-        return values.squeeze(axis)
-
     def expand_dims(self, values: Array, axis: int) -> Array:
         return values.unsqueeze(axis)
-
-    def broadcast_to(self, values: Array, shape: tuple[int, ...]) -> Array:
-        return values.broadcast_to(shape)
 
     def clip(self, values: Array, lower: Array | None, upper: Array | None) -> Array:
         # One bound at a time: a number and a tensor together would be read out of the tensor.
@@ -246,26 +162,11 @@ class _Torch(Namespace):
             values = values.clamp(min=lower)
         return values if upper is None else values.clamp(max=upper)
 
-    def maximum(self, first: Array, second: Array) -> Array:
-        return self._torch.maximum(first, second)
-
-    def where(self, condition: Array, first: Array | float, second: Array | float) -> Array:
-        return self._torch.where(condition, first, second)
-
-    def exp(self, values: Array) -> Array:
-        return self._torch.exp(values)
-
-    def log(self, values: Array) -> Array:
-        return self._torch.log(values)
-
-    def isinf(self, values: Array) -> Array:
-        return self._torch.isinf(values)
-
-    def largest_singular_value(self, matrix: Array) -> Array:
-        return self._torch.linalg.matrix_norm(matrix, ord=2)
+    def spectral_norm(self, matrix: Array) -> Array:
+        return self._module.linalg.matrix_norm(matrix, ord=2)
 
 
-_NUMPY = _NumPyLike("numpy", np)
+_NUMPY = Namespace(np)
 
 
 def namespace(*arrays: Any) -> Namespace:
@@ -279,9 +180,17 @@ def namespace(*arrays: Any) -> Namespace:
     tensors = torch is not None and any(isinstance(a, torch.Tensor) for a in arrays)
     jax_arrays = hasattr(jax, "Array") and any(isinstance(a, jax.Array) for a in arrays)  # type: ignore[union-attr]
     if tensors and jax_arrays:
-        raise TypeError(
-            "expected arrays of one framework, got PyTorch tensors and JAX arrays together"
-        )
+        raise TypeError("expected arrays of one framework, got PyTorch tensors and JAX arrays")
     if tensors:
         return _Torch(torch)
     return _JAX(jax) if jax_arrays else _NUMPY
+
+
+def broadcast(name: str, values: Array, shape: tuple[int, ...]) -> Array:
+    """`values` broadcast to `shape`, or a ValueError that names the argument."""
+    try:
+        return namespace(values).broadcast_to(values, shape)
+    except (RuntimeError, ValueError):
+        raise ValueError(
+            f"{name}: expected a shape that broadcasts to {shape}, got {tuple(values.shape)}"
+        ) from None

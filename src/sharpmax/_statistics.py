@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import Any, NamedTuple
 
-from sharpmax._arrays import Array, Namespace, namespace
+from sharpmax._arrays import Array, Namespace, broadcast, namespace
 
 _INFINITY = float("inf")
 
@@ -254,10 +254,4 @@ def _broadcast_where(xp: Namespace, where: Any, logits: Array) -> Array:
     where = xp.asarray(where)
     if "bool" not in str(where.dtype):
         raise TypeError(f"where: expected booleans, got {where.dtype}")
-    try:
-        return xp.broadcast_to(where, tuple(logits.shape))
-    except (ValueError, RuntimeError):
-        raise ValueError(
-            f"where: expected a shape that broadcasts to {tuple(logits.shape)}, "
-            f"got {tuple(where.shape)}"
-        ) from None
+    return broadcast("where", where, tuple(logits.shape))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sharpmax._arrays import Array, Namespace, namespace
+from sharpmax._arrays import Array, Namespace, broadcast, namespace
 from sharpmax._statistics import Rows, statistics
 
 __all__ = [
@@ -28,14 +28,9 @@ __all__ = [
     "spread_bound",
 ]
 
-_LARGEST_EXPONENT = 9000.0
-"""Largest spread / temperature for a critical length: Python cannot print much larger integers."""
-
-_EXACT_INTEGERS = 2**53
-"""Up to here a double represents every integer exactly."""
-
-_OVERFLOW_EXPONENT = 700.0
-"""Above this, exp overflows, so the length is divided out inside the exponent."""
+_LARGEST_EXPONENT = 9000.0  # of a critical length: Python cannot print much larger integers
+_EXACT_INTEGERS = 2**53  # up to here a double represents every integer exactly
+_OVERFLOW_EXPONENT = 700.0  # above this, exp overflows
 
 
 class DispersionBounds(NamedTuple):
@@ -57,23 +52,22 @@ def dispersion_bounds(n: Any, spread: Any, temperature: Any = 1.0) -> Dispersion
 
         (1/n) exp(-delta / theta) <= alpha_k <= (1/n) exp(+delta / theta).
 
-    By Theorem 2.2 the spread of a global attention head over a finite vocabulary is bounded
-    whatever the length, so all of its coefficients go to zero like 1/n. The bounds are given as the
-    lemma has them: the upper one may exceed one, up to infinity, and then says nothing; the lower
-    one may be so small that it is 0.
+    By Theorem 2.2 the spread of a global attention head over a finite vocabulary is bounded at
+    every length, so all coefficients go to zero like 1/n. The upper bound may exceed one, and then
+    says nothing. The lower bound may underflow to 0.
 
     Args:
-        n: How many items the row attends to, a whole number of at least 1.
+        n: the number of items that the row attends to, a whole number of at least 1.
         spread: delta, the largest logit minus the smallest, at least 0.
         temperature: theta, above 0.
 
     Returns:
-        `(lower, upper)`: numbers where all arguments are numbers, otherwise NumPy arrays of the
-        shape to which the arguments broadcast.
+        `(lower, upper)`: numbers if all arguments are numbers, otherwise NumPy arrays of the shape
+        to which the arguments broadcast.
 
     Raises:
-        TypeError: An argument is not a real number or an array of them.
-        ValueError: An argument is out of its range, or their shapes do not broadcast.
+        TypeError: for an argument that is not a real number or an array of real numbers.
+        ValueError: for an argument out of range, or shapes that do not broadcast.
 
     Example:
         >>> dispersion_bounds(1000, spread=2.0)
@@ -82,46 +76,44 @@ def dispersion_bounds(n: Any, spread: Any, temperature: Any = 1.0) -> Dispersion
         array([0.73890561, 0.00738906])
     """
     n, spread, temperature = _broadcast(
-        n=_whole("n", n),
+        n=_numbers("n", n, at_least=1.0, whole=True),
         spread=_numbers("spread", spread, at_least=0.0),
         temperature=_numbers("temperature", temperature, above=0.0),
     )
     with np.errstate(over="ignore", under="ignore"):
-        # A quotient beyond the largest double makes the upper bound infinite and the lower one 0,
-        # which is what they round to.
+        # An infinite quotient gives infinity and 0, which is what the bounds round to.
         exponent = spread / temperature
-        within = np.minimum(exponent, _OVERFLOW_EXPONENT)
-        upper = np.where(
-            exponent <= _OVERFLOW_EXPONENT, np.exp(within) / n, np.exp(exponent - np.log(n))
-        )
+        moderate = exponent <= _OVERFLOW_EXPONENT
+        divided_inside = np.exp(exponent - np.log(n))
+        upper = np.where(moderate, np.exp(np.where(moderate, exponent, 0.0)) / n, divided_inside)
         lower = np.exp(-exponent) / n
-    return DispersionBounds(_plain(lower), _plain(upper))
+    if n.ndim == 0:
+        return DispersionBounds(lower.item(), upper.item())
+    return DispersionBounds(lower, upper)
 
 
 def critical_length(spread: Any, epsilon: Any, temperature: Any = 1.0) -> Any:
-    """Return the number of items from which on no coefficient of a row can reach epsilon.
+    """Return the number of items from which no coefficient of a row can reach epsilon.
 
-    From Lemma 2.1: the smallest whole n with (1/n) exp(delta / theta) < epsilon. At this n, and at
-    every larger one, all coefficients are below epsilon, wherever the logits lie within the spread.
+    From Lemma 2.1: the smallest whole n with (1/n) exp(delta / theta) < epsilon. At this n and
+    every larger n, all coefficients are below epsilon, wherever the logits lie within the spread.
 
-    Up to 2^53, the largest n that double precision tells from its neighbours, the result is the
-    first n for which `dispersion_bounds(n, spread, temperature).upper < epsilon` holds as computed.
-    Beyond, it is exact for the numbers that came, to the last digit: a Python integer does not
-    overflow.
+    Up to 2^53, where double precision distinguishes all integers, the result is the first n with
+    `dispersion_bounds(n, spread, temperature).upper < epsilon` as computed. Above, it is exact for
+    the given numbers, to the last digit: Python integers do not overflow.
 
     Args:
         spread: delta, the largest logit minus the smallest, at least 0.
-        epsilon: The coefficient that is not to be reached, above 0 and at most 1.
+        epsilon: the coefficient, above 0 and at most 1.
         temperature: theta, above 0.
 
     Returns:
-        An integer where all arguments are numbers, otherwise an array: int64, or Python integers
+        An integer if all arguments are numbers, otherwise an array: int64, or Python integers
         (dtype object) if one of them does not fit into 64 bits.
 
     Raises:
-        OverflowError: spread / temperature is above 9000: the integer has thousands of digits.
-        TypeError: An argument is not a real number or an array of them.
-        ValueError: An argument is out of its range, or their shapes do not broadcast.
+        OverflowError: if spread / temperature is above 9000: the integer has thousands of digits.
+        TypeError, ValueError: as `dispersion_bounds` does.
 
     Example:
         >>> critical_length(spread=5.69, epsilon=0.01)
@@ -147,11 +139,7 @@ def critical_length(spread: Any, epsilon: Any, temperature: Any = 1.0) -> Any:
 
 
 def spread_bound(
-    query_weight: Array,
-    key_weight: Array,
-    query_norm: Any,
-    key_norm: Any,
-    scale: Any = 1.0,
+    query_weight: Array, key_weight: Array, query_norm: Any, key_norm: Any, scale: Any = 1.0
 ) -> Array:
     """Bound the spread of the logits of a head by its weights.
 
@@ -160,22 +148,22 @@ def spread_bound(
         delta <= 2 scale sigma_max(Q) sigma_max(K) |y| max_i |x_i|
 
     of each other, where sigma_max is the largest singular value and norms are Euclidean. The paper
-    states it without the scale; with the usual one, pass 1 / sqrt(width of a head).
+    states it without the scale; the usual scale is 1 / sqrt(width of a head).
 
     Args:
         query_weight: Q, a matrix in the last two axes; further axes are heads. NumPy array, torch
             tensor or JAX array.
         key_weight: K, likewise.
-        query_norm: |y|, the norm of what Q is applied to, at least 0.
-        key_norm: max_i |x_i|, the largest norm among what K is applied to, at least 0.
-        scale: What the products are multiplied by, at least 0.
+        query_norm: |y|, the norm of the input of Q, at least 0.
+        key_norm: max_i |x_i|, the largest norm of an input of K, at least 0.
+        scale: the factor of the products, at least 0.
 
     Returns:
-        The bound for each head, of the kind of the weights, in single precision at least.
+        The bound of each head, of the kind of the weights, in single precision at least.
 
     Raises:
-        TypeError: Weights of two frameworks came together.
-        ValueError: A weight is not a matrix, or a number is negative or not finite.
+        TypeError: for weights of two frameworks.
+        ValueError: for a weight that is not a matrix, or a number that is negative or not finite.
 
     Example:
         >>> import numpy as np
@@ -183,13 +171,19 @@ def spread_bound(
         30.0
     """
     xp = namespace(query_weight, key_weight, query_norm, key_norm, scale)
-    query_sigma = _largest_singular_value(xp, "query_weight", query_weight)
-    key_sigma = _largest_singular_value(xp, "key_weight", key_weight)
-    factors = [
-        _not_negative(xp, name, values, like=query_sigma)
-        for name, values in (("query_norm", query_norm), ("key_norm", key_norm), ("scale", scale))
-    ]
-    return 2.0 * query_sigma * key_sigma * factors[0] * factors[1] * factors[2]
+    bound = 2.0
+    for name, weight in (("query_weight", query_weight), ("key_weight", key_weight)):
+        matrix = xp.promote(xp.asarray(weight))
+        if matrix.ndim < 2 or 0 in matrix.shape[-2:]:
+            came = tuple(matrix.shape)
+            raise ValueError(f"{name}: expected a matrix in the last two axes, got shape {came}")
+        bound = bound * xp.spectral_norm(matrix)
+    for name, factor in (("query_norm", query_norm), ("key_norm", key_norm), ("scale", scale)):
+        values = xp.asarray(factor, like=bound)
+        accepted = (values >= 0) & ~xp.isinf(values)
+        _refuse(xp, name, ~accepted, "a finite number of at least 0", values)
+        bound = bound * values
+    return bound
 
 
 def entropy_derivative(
@@ -203,31 +197,30 @@ def entropy_derivative(
 
     Args:
         logits: e, a NumPy array, torch tensor or JAX array with at least one axis.
-        beta: The inverse temperature 1 / theta, at least 0: a number, or an array that broadcasts
+        beta: the inverse temperature 1 / theta, at least 0: a number, or an array that broadcasts
             to the rows. At infinity the derivative is its limit, 0.
-        axis: The axis along which a row lies.
-        where: Booleans that broadcast to `logits`; False does not count.
+        axis: the axis of a row.
+        where: booleans that broadcast to `logits`; False does not count.
 
     Returns:
         The derivative for each row, without the axis `axis`, of the kind of `logits`, in single
-        precision at least; 0 for a row that has nothing visible in it.
+        precision at least; 0 for a row without visible logits.
 
     Raises:
-        TypeError: Logits are complex, or arrays of two frameworks came together.
-        ValueError: As `sharpmax.statistics` does, or a beta is negative, NaN, or does not broadcast
-            to the rows.
+        TypeError: for complex logits, or arrays of two frameworks.
+        ValueError: as `sharpmax.statistics` does, and for a beta that is negative, NaN, or does not
+            broadcast to the rows.
 
     Example:
         >>> import numpy as np
         >>> float(entropy_derivative(np.array([0.0, 2.0]), beta=1.0))
         -0.419974
     """
-    # What came is looked at by the framework of all three, so that a beta that is differentiated
-    # stays in its graph when the logits are a NumPy array.
+    # The framework of all three, so that a differentiated beta keeps its graph over NumPy logits.
     xp = namespace(logits, where, beta)
     rows = Rows(xp.asarray(logits), axis, where)
     maximum = rows.statistics.maximum
-    beta = _along(xp, "beta", beta, like=maximum)
+    beta = broadcast("beta", xp.asarray(beta, like=maximum), tuple(maximum.shape))
     _refuse(xp, "beta", ~(beta >= 0), "a number of at least 0", beta)
     hard = xp.isinf(beta)
     _, variance = rows.tempered(xp.where(hard, 1.0, beta))
@@ -242,17 +235,17 @@ def entropy_grid(bases: Any, temperatures: Any, powers: int = 10) -> np.ndarray[
         H(lambda, theta) = entropy of softmax((lambda^i / theta) for i = 1 … powers).
 
     Args:
-        bases: The values of lambda.
-        temperatures: The values of theta, above 0.
-        powers: How many powers, 10 in the figure, a whole number of at least 1.
+        bases: the values of lambda.
+        temperatures: the values of theta, above 0.
+        powers: the number of powers, 10 in the figure, a whole number of at least 1.
 
     Returns:
         Entropies between 0 and log(powers), as a NumPy array of the shape of `bases` followed by
         the shape of `temperatures`.
 
     Raises:
-        TypeError: An argument is not a real number or an array of them.
-        ValueError: An argument is out of its range, or a power of a base overflows.
+        TypeError: for an argument that is not a real number or an array of real numbers.
+        ValueError: for an argument out of range, or a base whose power overflows.
 
     Example:
         >>> entropy_grid([1.0, 1.5], [1.0, 4.0]).round(3)
@@ -261,7 +254,7 @@ def entropy_grid(bases: Any, temperatures: Any, powers: int = 10) -> np.ndarray[
     """
     bases = _numbers("bases", bases)
     temperatures = _numbers("temperatures", temperatures, above=0.0)
-    powers = int(_whole("powers", powers))
+    powers = int(_numbers("powers", powers, at_least=1.0, whole=True))
     with np.errstate(over="ignore", under="ignore"):
         logits = bases[..., np.newaxis] ** np.arange(1, powers + 1)
     if not np.isfinite(logits).all():
@@ -269,8 +262,8 @@ def entropy_grid(bases: Any, temperatures: Any, powers: int = 10) -> np.ndarray[
         raise ValueError(f"bases: expected powers within double precision, got {worst}^{powers}")
     logits = logits.reshape(bases.shape + (1,) * temperatures.ndim + (powers,))
     with np.errstate(over="ignore", under="ignore"):
-        # Halved on the way, since the difference of two doubles can overflow. A quotient that does
-        # is -inf, a logit without weight, which is what it rounds to.
+        # Halved first, since the difference of two doubles can overflow. A quotient that overflows
+        # is -inf: a logit without weight.
         below = 0.5 * logits - 0.5 * logits.max(axis=-1, keepdims=True)
         tempered = 2.0 * (below / temperatures[..., np.newaxis])
     return np.asarray(statistics(tempered).entropy())
@@ -280,15 +273,15 @@ def _critical_length(spread: float, epsilon: float, temperature: float) -> int:
     exponent = Fraction(spread) / Fraction(temperature)
     if exponent > _LARGEST_EXPONENT:
         raise OverflowError(
-            f"spread / temperature: expected at most {_LARGEST_EXPONENT:g}, got {spread} /"
-            f" {temperature}: the critical length has more than 3,900 digits"
+            f"spread / temperature: expected at most {_LARGEST_EXPONENT:g}, got {spread} / "
+            f"{temperature}: the critical length has more than 3,900 digits"
         )
     length = _floor_of_exp_over(exponent, Fraction(epsilon)) + 1
     if length > _EXACT_INTEGERS:
         return length
 
-    # Rounding can make the bound as computed cross epsilon some items earlier or later than the
-    # real one; up to here that is a matter of single items, and agreeing with it is worth more.
+    # Rounding can move the computed bound across epsilon a few items earlier or later than the
+    # exact one. Agree with the computed bound.
     def upper(n: int) -> float:
         return float(dispersion_bounds(n, spread, temperature).upper)
 
@@ -300,11 +293,8 @@ def _critical_length(spread: float, epsilon: float, temperature: float) -> int:
 
 
 def _floor_of_exp_over(exponent: Fraction, epsilon: Fraction) -> int:
-    """floor(exp(exponent) / epsilon), exactly.
-
-    exp of a rational number other than 0 is irrational, so the quotient is never whole, and enough
-    digits always decide the floor.
-    """
+    """floor(exp(exponent) / epsilon), exactly."""
+    # exp of a rational number other than 0 is irrational: enough digits always decide the floor.
     if exponent == 0:
         return math.floor(1 / epsilon)
     magnitude = float(exponent) / math.log(10) - math.log10(epsilon)
@@ -328,47 +318,32 @@ def _numbers(
     name: str,
     values: Any,
     *,
-    above: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    whole: bool = False,
 ) -> np.ndarray[Any, Any]:
-    """`values` as finite doubles within a range; the error says which one is not."""
+    """`values` as finite doubles within a range, or an error that names the argument."""
     expected = "finite numbers"
-    if above is not None:
-        expected += f" above {above:g}"
-    if at_least is not None:
-        expected += f" of at least {at_least:g}"
-    if at_most is not None:
-        expected += f" and at most {at_most:g}"
+    expected += f" above {above:g}" if above > -math.inf else ""
+    expected += f" of at least {at_least:g}" if at_least > -math.inf else ""
+    expected += f" and at most {at_most:g}" if at_most < math.inf else ""
     try:
         array = np.asarray(values)
         # Integers beyond 64 bits come as objects; so does much that is no number at all.
-        if array.dtype.kind not in "iufO" or not all(
-            isinstance(value, Real) for value in array.flat if array.dtype.kind == "O"
-        ):
+        objects = array.flat if array.dtype.kind == "O" else ()
+        if array.dtype.kind not in "iufO" or not all(isinstance(value, Real) for value in objects):
             raise TypeError
         array = array.astype(np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{name}: expected {expected}, got {values!r}") from None
     except OverflowError:
         raise ValueError(f"{name}: expected {expected}, got one beyond double precision") from None
-    accepted = np.isfinite(array)
-    if above is not None:
-        accepted &= array > above
-    if at_least is not None:
-        accepted &= array >= at_least
-    if at_most is not None:
-        accepted &= array <= at_most
+    accepted = np.isfinite(array) & (array > above) & (array >= at_least) & (array <= at_most)
+    if accepted.all() and whole:
+        expected, accepted = "whole numbers", array == np.floor(array)
     if not accepted.all():
         raise ValueError(f"{name}: expected {expected}, got {array[~accepted].flat[0]}")
-    return array
-
-
-def _whole(name: str, values: Any) -> np.ndarray[Any, Any]:
-    array = _numbers(name, values, at_least=1.0)
-    whole = array == np.floor(array)
-    if not whole.all():
-        raise ValueError(f"{name}: expected whole numbers, got {array[~whole].flat[0]}")
     return array
 
 
@@ -380,41 +355,8 @@ def _broadcast(**arrays: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ..
         raise ValueError(f"expected shapes that broadcast to each other, got {shapes}") from None
 
 
-def _plain(values: np.ndarray[Any, Any]) -> Any:
-    """A Python float for a result without axes, for numbers in give numbers out."""
-    return values if values.ndim else values.item()
-
-
-def _largest_singular_value(xp: Namespace, name: str, weight: Any) -> Array:
-    matrix = xp.promote(xp.asarray(weight))
-    if matrix.ndim < 2 or 0 in matrix.shape[-2:]:
-        raise ValueError(
-            f"{name}: expected a matrix in the last two axes, got shape {tuple(matrix.shape)}"
-        )
-    return xp.largest_singular_value(matrix)
-
-
-def _not_negative(xp: Namespace, name: str, values: Any, like: Array) -> Array:
-    values = xp.asarray(values, like=like)
-    accepted = (values >= 0) & ~xp.isinf(values)
-    _refuse(xp, name, ~accepted, "a finite number of at least 0", values)
-    return values
-
-
-def _along(xp: Namespace, name: str, values: Any, like: Array) -> Array:
-    """`values` with the dtype, device and shape of `like`."""
-    values = xp.asarray(values, like=like)
-    try:
-        return xp.broadcast_to(values, tuple(like.shape))
-    except (RuntimeError, ValueError):
-        raise ValueError(
-            f"{name}: expected a shape that broadcasts to {tuple(like.shape)}, got"
-            f" {tuple(values.shape)}"
-        ) from None
-
-
 def _refuse(xp: Namespace, name: str, refused: Array, expected: str, values: Array) -> None:
-    """Raise for the first refused entry; under compilation there are no numbers to look at."""
+    """Raise for the first refused entry; compiled code cannot be checked."""
     if xp.any(refused):
         first = float(values[refused].reshape(-1)[0])
         raise ValueError(f"{name}: expected {expected}, got {first}")
