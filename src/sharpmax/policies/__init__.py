@@ -4,22 +4,14 @@ Entropies are in nats. Policies are frozen, compare by value and round-trip thro
 one, write a file that derives a class from `Policy` and import it here.
 """
 
-from sharpmax.policies._constant import Constant
+from sharpmax.policies._constant import Constant, Hard, Identity
 from sharpmax.policies._entropy_target import EntropyTarget
 from sharpmax.policies._exponential import Exponential
 from sharpmax.policies._forms import Form, KernelForm
-from sharpmax.policies._hard import Hard
-from sharpmax.policies._identity import Identity
 from sharpmax.policies._log_length import LogLength
 from sharpmax.policies._monotone import Monotone
 from sharpmax.policies._parameter import parameter
-from sharpmax.policies._policy import (
-    EntropyRange,
-    EntropyRangeWarning,
-    Neutral,
-    Policy,
-    Tempered,
-)
+from sharpmax.policies._policy import EntropyRange, EntropyRangeWarning, Neutral, Policy, Tempered
 from sharpmax.policies._polynomial import Paper, Polynomial
 
 __all__ = [

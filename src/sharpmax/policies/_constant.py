@@ -1,4 +1,4 @@
-"""Use the same inverse temperature for every row."""
+"""Use the same inverse temperature for every row: a number, 1 or infinity."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from sharpmax._arrays import Array
-from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._parameter import parameter
-from sharpmax.policies._policy import Neutral, Policy, Tempered
+from sharpmax.policies._policy import ClosedForm, Neutral
 
 
 @dataclass(frozen=True, eq=False)
-class Constant(Policy):
+class Constant(ClosedForm):
     """Use one inverse temperature for every row.
 
     With an array, one per head, as in HeadScale (arXiv 2404.12224). This is the only policy that
@@ -34,13 +33,41 @@ class Constant(Policy):
 
     beta: Array | float = parameter(above=0.0)
 
-    def inverse_temperature(
-        self, statistics: RowStatistics, tempered: Tempered | None = None
-    ) -> Array:
-        return self.beta
-
-    def kernel_form(self) -> KernelForm:
+    def _form(self) -> KernelForm:
         return KernelForm(Form.CONSTANT, [self.beta])
 
     def flattens(self, count: int) -> np.ndarray[Any, Any]:
         return self._beyond(count, np.negative)
+
+
+@dataclass(frozen=True, eq=False)
+class Identity(ClosedForm):
+    """Leave every row as it is: beta = 1, plain softmax.
+
+    Example:
+        >>> import numpy as np, sharpmax
+        >>> float(sharpmax.inverse_temperature(np.zeros(4), Identity()))
+        1.0
+    """
+
+    def _form(self) -> KernelForm:
+        return KernelForm(Form.CONSTANT, [1.0])
+
+    def changes(self, count: int) -> np.ndarray[Any, Any]:
+        return np.full(count, False)
+
+
+@dataclass(frozen=True, eq=False)
+class Hard(ClosedForm):
+    """Put all weight on the largest logit: beta = inf, the limit theta -> 0.
+
+    Logits that tie for the maximum share the weight evenly. No gradient reaches the logits.
+
+    Example:
+        >>> import numpy as np, sharpmax
+        >>> sharpmax.softmax(np.array([1.0, 3.0, 3.0]), Hard()).tolist()
+        [0.0, 0.5, 0.5]
+    """
+
+    def _form(self) -> KernelForm:
+        return KernelForm(Form.HARD, [])

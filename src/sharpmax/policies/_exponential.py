@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 
 from sharpmax._arrays import Array
-from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._parameter import parameter
-from sharpmax.policies._policy import Neutral, Policy, Tempered
+from sharpmax.policies._policy import ClosedForm, Neutral
 
 
 @dataclass(frozen=True, eq=False)
-class Exponential(Policy):
+class Exponential(ClosedForm):
     """Sharpen by the excess of the entropy: beta = exp(strength * max(0, H - reference)).
 
     If competitors are spread evenly below the maximum, a head of logit slope s over n items has
@@ -37,10 +36,5 @@ class Exponential(Policy):
     reference: Array | float = parameter(at_least=0.0)
     strength: Array | float = parameter(1.0, at_least=0.0)
 
-    def inverse_temperature(
-        self, statistics: RowStatistics, tempered: Tempered | None = None
-    ) -> Array:
-        return Exponential.kernel_form(self).evaluate(statistics)
-
-    def kernel_form(self) -> KernelForm:
+    def _form(self) -> KernelForm:
         return KernelForm(Form.RAMPS, [0.0, self.reference, self.strength, math.inf])

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sharpmax._arrays import Array
-from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._parameter import parameter
-from sharpmax.policies._policy import Neutral, Policy, Tempered
+from sharpmax.policies._policy import ClosedForm, Neutral
 
 
 @dataclass(frozen=True, eq=False)
-class LogLength(Policy):
+class LogLength(ClosedForm):
     """Sharpen with the logarithm of the length, as scalable softmax does (SSMax, arXiv 2501.19399).
 
     beta = max(1, scale * log n), or, with a training length N,
@@ -56,10 +55,5 @@ class LogLength(Policy):
         """What log n is divided by: log N, or 1 without a training length."""
         return 1.0 if self.train_length is None else math.log(self.train_length)
 
-    def inverse_temperature(
-        self, statistics: RowStatistics, tempered: Tempered | None = None
-    ) -> Array:
-        return LogLength.kernel_form(self).evaluate(statistics)
-
-    def kernel_form(self) -> KernelForm:
+    def _form(self) -> KernelForm:
         return KernelForm(Form.LENGTH, [self.scale / self.unit])

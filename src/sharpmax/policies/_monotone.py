@@ -9,15 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 from sharpmax._arrays import Array, namespace
-from sharpmax._statistics import RowStatistics
 from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._pairs import check_pairs
 from sharpmax.policies._parameter import parameter
-from sharpmax.policies._policy import EntropyRange, Policy, Tempered
+from sharpmax.policies._policy import ClosedForm, EntropyRange
 
 
 @dataclass(frozen=True, eq=False)
-class Monotone(Policy):
+class Monotone(ClosedForm):
     """Interpolate a curve from entropy to inverse temperature that never falls.
 
     log beta is linear in H between the knots. Below the first knot beta is that of the first
@@ -48,11 +47,11 @@ class Monotone(Policy):
             raise ValueError(
                 f"Monotone.outside: expected 'exponential' or 'constant', got {self.outside!r}"
             )
+        knots, betas = self.entropies, self.inverse_temperatures
         for name in ("entropies", "inverse_temperatures"):
             if np.ndim(getattr(self, name)) == 0:
                 raise ValueError(f"Monotone.{name}: expected knots along an axis, got a number")
-        xp = namespace(self.entropies, self.inverse_temperatures)
-        knots, betas = self.entropies, self.inverse_temperatures
+        xp = namespace(knots, betas)
         if knots.shape[-1] != betas.shape[-1] or knots.shape[-1] == 0:
             raise ValueError(
                 "Monotone: expected as many inverse_temperatures as entropies, at least one, "
@@ -74,12 +73,7 @@ class Monotone(Policy):
             f"below: beta_first; above: {above[self.outside]}",
         )
 
-    def inverse_temperature(
-        self, statistics: RowStatistics, tempered: Tempered | None = None
-    ) -> Array:
-        return Monotone.kernel_form(self).evaluate(statistics)
-
-    def kernel_form(self) -> KernelForm:
+    def _form(self) -> KernelForm:
         # A sum of clipped ramps needs no search for the interval.
         xp = namespace(self.entropies, self.inverse_temperatures)
         knots, betas = self.entropies, self.inverse_temperatures

@@ -178,12 +178,10 @@ class Policy(ABC):
 
     def over_queries(self) -> Self:
         """Return this policy with an axis for queries after the axis of heads."""
-
-        def extended(name: str, value: Array) -> Array:
-            own = self._own_axes(name)
-            return value[(..., None, *[slice(None)] * own)]
-
-        return self._changed({name: extended(name, x) for name, x in self.per_head().items()})
+        axes = {entry.name: entry.metadata.get("axes", 0) for entry in fields(self)}
+        return self._changed(
+            {k: x[(..., None, *[slice(None)] * axes[k])] for k, x in self.per_head().items()}
+        )
 
     def check_heads(self, count: int) -> None:
         """Check that parameters per head fit a layer.
@@ -217,9 +215,8 @@ class Policy(ABC):
 
     def of_head(self, head: int) -> Self:
         """Return the policy of one head, without an axis of heads."""
-        return self._changed(
-            {name: x[head if len(x) > 1 else 0] for name, x in self.per_head().items()}, check=True
-        )
+        values = {k: x[head if len(x) > 1 else 0] for k, x in self.per_head().items()}
+        return replace(self, **values)
 
     def only_on(self, chosen: Array) -> Policy | None:
         """Return the policy with every other head switched off.
@@ -293,13 +290,8 @@ class Policy(ABC):
                 raise TypeError(f"{entry.name}: expected the same for all heads, got {own}")
         return type(first)(**values)
 
-    def _own_axes(self, name: str) -> int:
-        return next(int(e.metadata["axes"]) for e in fields(self) if e.name == name)
-
-    def _changed(self, values: dict[str, Array], check: bool = False) -> Self:
-        """A copy with other values; they are not checked unless asked for."""
-        if check:
-            return replace(self, **values)
+    def _changed(self, values: dict[str, Array]) -> Self:
+        """A copy with other values, which are not checked."""
         copy = object.__new__(type(self))
         for entry in fields(self):
             object.__setattr__(copy, entry.name, values.get(entry.name, getattr(self, entry.name)))
@@ -309,13 +301,8 @@ class Policy(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the policy as plain Python data, ready for JSON."""
-        return {
-            "format": FORMAT,
-            "policy": type(self).__name__,
-            "parameters": {
-                entry.name: as_plain(getattr(self, entry.name)) for entry in fields(self)
-            },
-        }
+        parameters = {entry.name: as_plain(getattr(self, entry.name)) for entry in fields(self)}
+        return {"format": FORMAT, "policy": type(self).__name__, "parameters": parameters}
 
     def to_json(self) -> str:
         """Return the policy as JSON; `Policy.from_json` reads it.
@@ -378,3 +365,20 @@ class Policy(ABC):
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, repr(self.to_dict())))
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedForm(Policy, register=False):
+    """A policy whose rule is one of the forms that kernels evaluate."""
+
+    @abstractmethod
+    def _form(self) -> KernelForm:
+        """The rule. Unlike `kernel_form`, it stays if a subclass changes `inverse_temperature`."""
+
+    def inverse_temperature(
+        self, statistics: RowStatistics, tempered: Tempered | None = None
+    ) -> Array:
+        return self._form().evaluate(statistics)
+
+    def kernel_form(self) -> KernelForm | None:
+        return self._form()

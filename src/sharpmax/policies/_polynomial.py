@@ -14,16 +14,16 @@ from sharpmax.policies._forms import Form, KernelForm
 from sharpmax.policies._pairs import check_pairs
 from sharpmax.policies._parameter import parameter
 from sharpmax.policies._policy import (
+    ClosedForm,
     EntropyRange,
     EntropyRangeWarning,
     Neutral,
-    Policy,
     Tempered,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Polynomial(Policy):
+class Polynomial(ClosedForm):
     """Apply a polynomial in the entropy H (nats), as in the paper's Figure 4.
 
     beta = 1 where H <= threshold, otherwise max(1, p(H)).
@@ -55,12 +55,7 @@ class Polynomial(Policy):
                 f"got {self.coefficients!r}"
             )
 
-    def inverse_temperature(
-        self, statistics: RowStatistics, tempered: Tempered | None = None
-    ) -> Array:
-        return Polynomial.kernel_form(self).evaluate(statistics)
-
-    def kernel_form(self) -> KernelForm:
+    def _form(self) -> KernelForm:
         return KernelForm(Form.POLYNOMIAL, [self.threshold, 0.0, *self.coefficients])
 
     @classmethod
@@ -98,7 +93,7 @@ class Polynomial(Policy):
 
 
 @dataclass(frozen=True, eq=False)
-class Paper(Policy):
+class Paper(ClosedForm):
     """Apply the polynomial of the paper's Figure 4, to the letter.
 
     beta = 1 where H <= 0.5, otherwise max(1, p(H)), H in nats, with
@@ -135,9 +130,12 @@ class Paper(Policy):
         self, statistics: RowStatistics, tempered: Tempered | None = None
     ) -> Array:
         self.check_statistics(statistics)
-        return Paper.kernel_form(self).evaluate(statistics)
+        return super().inverse_temperature(statistics, tempered)
 
     def kernel_form(self) -> KernelForm:
+        return self._form()
+
+    def _form(self) -> KernelForm:
         return KernelForm(Form.POLYNOMIAL, [self.THRESHOLD, self.GUARD, *self.COEFFICIENTS])
 
     @property
@@ -160,5 +158,4 @@ class Paper(Policy):
             )
 
 
-_warned: list[bool] = []
-"""Not empty once the warning has been given in this process."""
+_warned: list[bool] = []  # not empty once the warning has been given
