@@ -9,6 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from sharpmax._arrays import broadcast
+
 
 class Normaliser(nn.Module, ABC):
     """A map from the logits e of a row to its weights; the last axis is that of the keys.
@@ -78,13 +80,8 @@ def seen(logits: Tensor, visible: Tensor | None) -> Tensor:
         return torch.ones_like(logits, dtype=torch.bool)
     if visible.dtype != torch.bool:
         raise TypeError(f"visible: expected booleans, got {visible.dtype}")
-    try:
-        return visible.broadcast_to(logits.shape)
-    except RuntimeError:
-        raise ValueError(
-            f"visible: expected a shape that broadcasts to {tuple(logits.shape)}, "
-            f"got {tuple(visible.shape)}"
-        ) from None
+    shown: Tensor = broadcast("visible", visible, tuple(logits.shape))
+    return shown
 
 
 def prepared(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Sigmoid attention: every key is weighed by itself."""
+"""Weigh every key by itself: sigmoid attention."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sharpmax.normalisers._parameters import check_heads, check_whole
 
 
 class Sigmoid(Normaliser):
-    """sigmoid(e - log n + b), which does not normalise.
+    """sigmoid(e - log n + b), without normalisation.
 
-    Keys do not compete, so the dispersion theorem, which is about softmax, does not hold of it. But
-    the published form subtracts log n, so that outputs keep their size, and with it a key of logit
-    e has a weight of at most exp(e + b)/n: bounded logits fade with n as those of softmax do, while
-    the sum of a row may be anything up to n. And without competition, to be the largest means
-    nothing: a key has to know by itself that it is. Ramapuram et al., arXiv 2409.04431.
+    Keys do not compete, so the dispersion theorem, which is about softmax, does not apply. But the
+    published form subtracts log n to keep the size of outputs, so a key of logit e has a weight of
+    at most exp(e + b)/n: with bounded logits, weights vanish with n as those of softmax do. The sum
+    of a row can be anything up to n. Without competition, no weight shows that its key is the
+    largest of the row. Ramapuram et al., arXiv 2409.04431.
 
     Args:
-        heads: with it a bias b is learned for each head, initially 0; without, b is 0.
+        heads: learn a bias b per head, initially 0; None means b = 0.
 
     Example:
         >>> import torch

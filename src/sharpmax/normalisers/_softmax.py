@@ -1,4 +1,4 @@
-"""Softmax at the temperature that a policy gives each row."""
+"""Apply softmax at the temperature that a policy gives each row."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sharpmax.policies import Policy
 class Softmax(Normaliser):
     """softmax(beta e), with the beta that a policy gives each row: `sharpmax.softmax`.
 
-    Without a policy this is what the dispersion theorem is about: with logits in an interval of
-    width d, every weight is at most exp(d)/n. With a policy beta grows with the row's entropy or
-    its length, and a row stays sharp as far as beta keeps up; the price is that errors of the
-    logits grow with it.
+    Without a policy the dispersion theorem applies: with logits in an interval of width d, every
+    weight is at most exp(d)/n. With a policy beta grows with the entropy or the length of the row,
+    and the row stays sharp if beta grows fast enough. The cost is that beta also multiplies errors
+    of the logits.
 
     Args:
-        policy: gives the inverse temperature of a row; None is plain softmax. A parameter with one
-            axis has one entry per head.
-        detach_temperature: hold beta constant in differentiation.
+        policy: gives the inverse temperature of each row; None is plain softmax. A parameter with
+            one axis has one entry per head.
+        detach_temperature: treat beta as a constant in differentiation.
 
     Example:
         >>> import torch
@@ -38,7 +38,7 @@ class Softmax(Normaliser):
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         if self.policy is None:
-            # The same without measuring the rows, which nobody would read.
+            # The same, without measuring the rows.
             values, visible = prepared(logits, visible)
             return masked_softmax(values, visible).to(logits.dtype)
         rows = Rows(logits, -1, seen(logits, visible))

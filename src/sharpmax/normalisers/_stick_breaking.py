@@ -1,4 +1,4 @@
-"""Stick-breaking attention: the nearest key that wants the weight takes it."""
+"""Distribute the weight from the last key to the first: stick-breaking attention."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sharpmax.normalisers._normaliser import Normaliser, prepared
 class StickBreaking(Normaliser):
     """sigmoid(e_i) prod_(j > i) (1 - sigmoid(e_j)), from the last visible key to the first.
 
-    Each key takes its share of what later keys have left, so that a row sums to at most one. How
-    many keys lie before a key does not matter to it: the last one has weight sigmoid(e) at any n,
-    and nothing disperses. The price is the order: behind m keys whose logits are at least -d, a
-    weight is at most (1 - sigmoid(-d))^m, so bounded logits hide what is far away exponentially,
-    and a maximum that may stand anywhere is not found. Tan et al., arXiv 2410.17980, whose rows do
-    not see their own position; here `visible` decides.
+    Each key takes a share of what later keys leave, so a row sums to at most one. Earlier keys do
+    not change the weight of a key: the last one has weight sigmoid(e) at any n, and nothing
+    disperses. The cost is a dependence on order: before m keys with logits of at least -d, a
+    weight is at most (1 - sigmoid(-d))^m. So with bounded logits, weights fall exponentially with
+    distance, and a maximum at an arbitrary position is not found. Tan et al., arXiv 2410.17980,
+    whose rows do not see their own position; here `visible` decides.
 
     Example:
         >>> import torch

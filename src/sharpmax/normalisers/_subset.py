@@ -1,4 +1,4 @@
-"""Softmax over a bounded part of the row: its largest logits, or its last keys."""
+"""Apply softmax to a bounded part of the row: its largest logits, or its last keys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sharpmax.normalisers._parameters import check_whole
 class TopK(Normaliser):
     """softmax(e) over the k largest visible logits of the row; all others have weight 0.
 
-    It escapes by bounding n: the largest weight is at least 1/k at every length. The price is a
-    choice of k that no row can change, and no gradient for keys that are not among the k. Of
-    logits that tie for the last places, `torch.topk` decides which are taken.
+    It escapes dispersion by bounding n: the largest weight is at least 1/k at every length. The
+    cost is that k is the same for all rows, and that keys outside the k get no gradient. Among
+    logits that tie for the last place, `torch.topk` decides.
 
     Args:
-        k: at least 1.
+        k: the number of keys, at least 1.
 
     Example:
         >>> import torch
@@ -45,11 +45,11 @@ class TopK(Normaliser):
 class Local(Normaliser):
     """softmax(e) over the last visible keys of the row, `window` of them.
 
-    It escapes by bounding n: at most `window` keys share the weight, at every length. The price is
-    that all others cannot be seen.
+    It escapes dispersion by bounding n: at most `window` keys share the weight, at every length.
+    The cost is that all other keys are invisible.
 
     Args:
-        window: how many keys, at least 1.
+        window: the number of keys, at least 1.
 
     Example:
         >>> import torch

@@ -26,6 +26,8 @@ _ATTENDED = "Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor? sink"
 _RESULT = "Tensor output, Tensor beta, Tensor logmass, Tensor maximum"
 _STATISTICS = "Tensor maximum, Tensor mass, Tensor moment, Tensor count"
 
+NO_COLUMNS = torch.zeros(1, 0, dtype=torch.float64)  # the parameters of GIVEN and HARD
+
 
 # Attention.
 
@@ -44,22 +46,11 @@ _LIBRARY.define(
 )
 
 
-def attention_now(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sink: Tensor | None,
-    beta: Tensor | None,
-    parameters: Tensor,
-    form: int,
-    detach_temperature: bool,
-    *settings: float,
-) -> tuple[Tensor, ...]:
+def attention_now(*arguments: Any) -> tuple[Tensor, ...]:
     """Run the kernel on tensors that hold numbers."""
-    results: tuple[Tensor, ...] = _build.load().forward(
-        query, key, value, mask, sink, beta, form, parameters, settings
-    )
+    *tensors, parameters, form, _ = arguments[:-_SETTING_COUNT]
+    settings = arguments[-_SETTING_COUNT:]
+    results: tuple[Tensor, ...] = _build.load().forward(*tensors, form, parameters, settings)
     return results
 
 
@@ -90,24 +81,14 @@ def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
     return *gradients, by_mask, by_sink
 
 
-def _attention_backward_fake(
-    gradient: Tensor,
-    of_logmass: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    sink: Tensor | None,
-    *rest: Any,
-) -> tuple[Tensor, ...]:
-    shape = (*query.shape[:3], key.shape[2])
-    return (
-        query.new_empty(query.shape),
-        key.new_empty(key.shape),
-        value.new_empty(value.shape),
-        (query if mask is None else mask).new_empty(shape if rest[8] else 0),
-        query.new_empty(0) if sink is None else sink.new_empty(sink.shape),
+def _attention_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
+    query, key, value, mask, sink = arguments[2:7]
+    wants_mask = arguments[-_SETTING_COUNT - 1]
+    by_mask = (query if mask is None else mask).new_empty(
+        (*query.shape[:3], key.shape[2]) if wants_mask else 0
     )
+    by_sink = query.new_empty(0) if sink is None else sink.new_empty(sink.shape)
+    return *(tensor.new_empty(tensor.shape) for tensor in (query, key, value)), by_mask, by_sink
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -140,16 +121,9 @@ def _backward(ctx: Any, gradient: Tensor | None, *row_gradients: Any) -> tuple[A
     by_query, by_key, by_value, by_mask, by_sink = attention_backward(
         *first, *terms, wants_mask, *settings
     )
-    return (
-        by_query,
-        by_key,
-        by_value,
-        by_mask if wants_mask else None,
-        by_sink if wants_sink else None,
-        by_beta,
-        by_parameters,
-        *([None] * len(ctx.settings)),
-    )
+    by_mask, by_sink = by_mask if wants_mask else None, by_sink if wants_sink else None
+    nothing = [None] * len(ctx.settings)
+    return by_query, by_key, by_value, by_mask, by_sink, by_beta, by_parameters, *nothing
 
 
 # Statistics.
@@ -176,37 +150,27 @@ def _statistics_fake(query: Tensor, *_: object) -> tuple[Tensor, ...]:
     return *entries, query.new_empty(query.shape[:3], dtype=torch.int64)
 
 
-def _statistics_backward(
-    by_maximum: Tensor,
-    by_mass: Tensor,
-    by_moment: Tensor,
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    sink: Tensor | None,
-    maximum: Tensor,
-    mass: Tensor,
-    moment: Tensor,
-    count: Tensor,
-    mask_gradient: bool,
-    *settings: float,
-) -> tuple[Tensor, ...]:
-    statistics = RowStatistics(maximum, mass, moment, count)
-    terms, to_maximum = through_statistics(statistics, by_maximum, by_mass, by_moment)
-    value = _no_values(key)
-    beta, logmass = torch.ones_like(mass), torch.log(mass)
+def _statistics_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    gradients, (query, key, mask, sink), rows = arguments[:3], arguments[3:7], arguments[7:11]
+    mask_gradient, *settings = arguments[11:]
+    statistics = RowStatistics(*rows)
+    terms, to_maximum = through_statistics(statistics, *gradients)
+    tensors = (query, key, _no_values(key), mask, sink)
+    beta, logmass = torch.ones_like(statistics.mass), torch.log(statistics.mass)
     if to_maximum.any():
         # At beta = inf the weights are those of the largest logits, evenly where these tie.
-        parameters = torch.zeros(1, 0, dtype=torch.float64)
-        *_, beta, logmass = attention_now(
-            query, key, value, mask, sink, None, parameters, Form.HARD, True, *settings
-        )
+        *_, beta, logmass = attention_now(*tensors, None, NO_COLUMNS, Form.HARD, True, *settings)
         terms = terms._replace(a1=to_maximum, c1=torch.zeros_like(to_maximum))
-    nothing = query.new_zeros(*query.shape[:3], 1)
-    by_query, by_key, _, by_mask, by_sink = _attention_backward(
-        nothing, None, query, key, value, mask, sink, nothing, beta, logmass, maximum, *terms,
-        mask_gradient, *settings,
-    )  # fmt: skip
+    rest = (beta, logmass, statistics.maximum, *terms, mask_gradient, *settings)
+    return _through_logits(_attention_backward, tensors, rest)
+
+
+def _through_logits(
+    backward: Callable[..., Any], tensors: tuple[Any, ...], rest: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    """Gradients by query, key, mask and sink of something that depends on the logits alone."""
+    nothing = tensors[0].new_zeros(*tensors[0].shape[:3], 1)
+    by_query, by_key, _, by_mask, by_sink = backward(nothing, None, *tensors, nothing, *rest)
     return by_query, by_key, by_mask, by_sink
 
 
@@ -216,11 +180,9 @@ def _no_values(key: Tensor) -> Tensor:
 
 
 def _statistics_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
-    _, _, _, query, key, mask, sink, *_ = arguments
-    by_query, by_key, _, by_mask, by_sink = _attention_backward_fake(
-        query, None, query, key, key, mask, sink, *([None] * 8), arguments[11]
-    )
-    return by_query, by_key, by_mask, by_sink
+    query, key, mask, sink = arguments[3:7]
+    tensors = (query, key, _no_values(key), mask, sink)
+    return _through_logits(_attention_backward_fake, tensors, arguments[-_SETTING_COUNT - 1 :])
 
 
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -230,17 +192,16 @@ def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ..
 
 
 def _backward_of_statistics(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-    wants_mask, wants_sink = ctx.needs_input_grad[2:4]
-    by_query, by_key, by_mask, by_sink = attention_statistics_backward(
-        *gradients[:3], *ctx.saved_tensors, wants_mask, *ctx.settings
+    by_logits = attention_statistics_backward(
+        *gradients[:3], *ctx.saved_tensors, ctx.needs_input_grad[2], *ctx.settings
     )
-    return (
-        by_query,
-        by_key,
-        by_mask if wants_mask else None,
-        by_sink if wants_sink else None,
-        *([None] * len(ctx.settings)),
-    )
+    return *_wanted(ctx, by_logits), *([None] * len(ctx.settings))
+
+
+def _wanted(ctx: Any, by_logits: tuple[Tensor, ...]) -> list[Tensor | None]:
+    """Gradients by query, key, mask and sink; None where an input needs none."""
+    wants = ctx.needs_input_grad[:4]
+    return [gradient if want else None for gradient, want in zip(by_logits, wants, strict=True)]
 
 
 # Entropy and variance at a temperature.
@@ -249,27 +210,16 @@ _LIBRARY.define(
     f"attention_tempered({_LOGITS}, Tensor beta, {_SETTINGS}) "
     "-> (Tensor entropy, Tensor variance, Tensor mean, Tensor maximum, Tensor logmass)"
 )
-_LIBRARY.define(
-    f"attention_tempered_backward(Tensor gradient, {_LOGITS}, Tensor beta, Tensor mean, "
-    f"Tensor maximum, Tensor logmass, bool mask_gradient, {_SETTINGS}) "
-    "-> (Tensor query, Tensor key, Tensor mask, Tensor sink)"
-)
 
 
-def _tempered(
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    sink: Tensor | None,
-    beta: Tensor,
-    *settings: float,
-) -> tuple[Tensor, ...]:
-    value, parameters = _no_values(key), torch.zeros(1, 0, dtype=torch.float64)
+def _tempered(*arguments: Any) -> tuple[Tensor, ...]:
+    query, key, mask, sink, beta, *settings = arguments
+    tensors = (query, key, _no_values(key), mask, sink)
     output, maximum, _, _, count, _, logmass = attention_now(
-        query, key, value, mask, sink, beta, parameters, Form.GIVEN, True, *settings
+        *tensors, beta, NO_COLUMNS, Form.GIVEN, True, *settings
     )
-    _, mean, variance = _build.load().row_gradient(
-        output, None, query, key, value, mask, sink, output, beta, logmass, maximum, settings
+    _, mean, variance = _row_gradient(
+        output, None, *tensors, output, beta, logmass, maximum, *settings
     )
     entropy = torch.where(count == 0, 0.0, logmass - beta * (mean - maximum))
     return entropy, variance, mean, maximum, logmass
@@ -280,38 +230,6 @@ def _tempered_fake(query: Tensor, *_: object) -> tuple[Tensor, ...]:
     return *rows, torch.empty_like(rows[0]), torch.empty_like(rows[0])
 
 
-def _tempered_backward(
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    mask: Tensor | None,
-    sink: Tensor | None,
-    beta: Tensor,
-    mean: Tensor,
-    maximum: Tensor,
-    logmass: Tensor,
-    mask_gradient: bool,
-    *settings: float,
-) -> tuple[Tensor, ...]:
-    # d H / d e_j = -beta^2 p_j (e_j - E[e])
-    slope = torch.where(maximum == -torch.inf, 0.0, -gradient * beta * beta)
-    shift = torch.where(maximum == -torch.inf, 0.0, mean - maximum)
-    nothing = query.new_zeros(*query.shape[:3], 1)
-    by_query, by_key, _, by_mask, by_sink = _attention_backward(
-        nothing, None, query, key, _no_values(key), mask, sink, nothing, beta, logmass, maximum,
-        None, None, -slope * shift, slope, mask_gradient, *settings,
-    )  # fmt: skip
-    return by_query, by_key, by_mask, by_sink
-
-
-def _tempered_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
-    gradient, query, key, mask, sink, *_ = arguments
-    by_query, by_key, _, by_mask, by_sink = _attention_backward_fake(
-        gradient, None, query, key, key, mask, sink, *([None] * 8), arguments[9]
-    )
-    return by_query, by_key, by_mask, by_sink
-
-
 def _keep_tempered(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     query, key, mask, sink, beta, *ctx.settings = inputs
     ctx.save_for_backward(query, key, mask, sink, beta, *output[1:])
@@ -319,19 +237,15 @@ def _keep_tempered(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 
 
 def _backward_of_tempered(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...]:
-    query, key, mask, sink, beta, variance, *rows = ctx.saved_tensors
-    wants_mask, wants_sink = ctx.needs_input_grad[2:4]
-    by_query, by_key, by_mask, by_sink = attention_tempered_backward(
-        gradient, query, key, mask, sink, beta, *rows, wants_mask, *ctx.settings
-    )
-    return (
-        by_query,
-        by_key,
-        by_mask if wants_mask else None,
-        by_sink if wants_sink else None,
-        -gradient * beta * variance,
-        *([None] * len(ctx.settings)),
-    )
+    query, key, mask, sink, beta, variance, mean, maximum, logmass = ctx.saved_tensors
+    # d H / d e_j = -beta^2 p_j (e_j - E[e])
+    slope = torch.where(maximum == -torch.inf, 0.0, -gradient * beta * beta)
+    shift = torch.where(maximum == -torch.inf, 0.0, mean - maximum)
+    terms = Terms(a1=-slope * shift, c1=slope)
+    tensors = (query, key, _no_values(key), mask, sink)
+    rest = (beta, logmass, maximum, *terms, ctx.needs_input_grad[2], *ctx.settings)
+    by_logits = _wanted(ctx, _through_logits(attention_backward, tensors, rest))
+    return *by_logits, -gradient * beta * variance, *([None] * len(ctx.settings))
 
 
 # Registration.
@@ -350,7 +264,6 @@ _OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "attention_statistics": (statistics_now, _statistics_fake),
     "attention_statistics_backward": (_statistics_backward, _statistics_backward_fake),
     "attention_tempered": (_tempered, _tempered_fake),
-    "attention_tempered_backward": (_tempered_backward, _tempered_backward_fake),
 }
 _GRADIENTS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "attention": (_backward, _keep_for_backward),
@@ -371,7 +284,6 @@ attention_backward = torch.ops.sharpmax.attention_backward.default
 attention_statistics = torch.ops.sharpmax.attention_statistics.default
 attention_statistics_backward = torch.ops.sharpmax.attention_statistics_backward.default
 attention_tempered = torch.ops.sharpmax.attention_tempered.default
-attention_tempered_backward = torch.ops.sharpmax.attention_tempered_backward.default
 
 for _name, _folded, _fixed in (
     ("attention", {0, 1, 2, 3, 5}, {4, 6}),

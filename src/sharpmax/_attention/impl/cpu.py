@@ -13,8 +13,6 @@ from sharpmax._attention.problem import Problem
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form, Policy
 
-_NONE = torch.zeros(1, 0, dtype=torch.float64)
-
 
 def unsupported(problem: Problem, policy: Policy | None) -> str | None:
     """Name what the kernels have no code for."""
@@ -50,7 +48,7 @@ def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
 
 def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tensor, Tensor | None]:
     """Attend at the inverse temperature beta."""
-    results = _attention(problem, beta, Form.GIVEN, _NONE, False)
+    results = _attention(problem, beta, Form.GIVEN, _operators.NO_COLUMNS, False)
     output, maximum, relative = results[0], results[1], results[6]
     if not log_mass:
         return output, None
