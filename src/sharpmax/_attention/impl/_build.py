@@ -34,21 +34,15 @@ _HERE = Path(__file__).resolve().parent
 _EXPECTED_SECONDS = 60
 _TAIL = 30  # lines of the compiler's output that an error shows
 
+# The kernels rely on fused multiply-add. They need nothing else of -ffast-math: NaN and infinity
+# have a meaning.
+_FLAGS = """-std=c++20 -O3 -fPIC -shared -fvisibility=hidden -ffp-contract=fast -fno-math-errno
+    -Wno-unknown-pragmas -Wno-psabi"""
 # The flags with which PyTorch compiles its own kernels for each capability.
 _CAPABILITIES = {
-    "AVX2": ("-mavx2", "-mfma", "-mf16c", "-DCPU_CAPABILITY=AVX2", "-DCPU_CAPABILITY_AVX2"),
-    "AVX512": (
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512vl",
-        "-mavx512dq",
-        "-mfma",
-        "-mf16c",
-        "-DCPU_CAPABILITY=AVX512",
-        "-DCPU_CAPABILITY_AVX512",
-    ),
+    "AVX2": "-mavx2 -mfma -mf16c",
+    "AVX512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c",
 }
-_DEFAULT = ("-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT")
 
 
 class CompilerMissingError(SharpmaxError, RuntimeError):
@@ -65,11 +59,8 @@ def _compiler() -> list[str] | None:
     if named:
         words = shlex.split(named)
         return words if words and shutil.which(words[0]) else None
-    for candidate in ("c++", "g++", "clang++"):
-        found = shutil.which(candidate)
-        if found:
-            return [found]
-    return None
+    found = filter(None, map(shutil.which, ("c++", "g++", "clang++")))
+    return [first] if (first := next(found, None)) else None
 
 
 def _sources() -> list[Path]:
@@ -77,37 +68,25 @@ def _sources() -> list[Path]:
 
 
 def _flags(capability: str) -> list[str]:
+    known = capability if capability in _CAPABILITIES else "DEFAULT"
     flags = [
-        "-std=c++20",
-        "-O3",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        # The kernels rely on fused multiply-add. They need nothing else of -ffast-math: NaN and
-        # infinity have a meaning.
-        "-ffp-contract=fast",
-        "-fno-math-errno",
-        "-Wno-unknown-pragmas",
-        "-Wno-psabi",
+        *_FLAGS.split(),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
         f"-DTORCH_EXTENSION_NAME={_NAME}",
-        *_CAPABILITIES.get(capability, _DEFAULT),
+        *_CAPABILITIES.get(known, "").split(),
+        f"-DCPU_CAPABILITY={known}",
+        f"-DCPU_CAPABILITY_{known}",
     ]
     if platform.system() == "Darwin":
-        flags += ["-undefined", "dynamic_lookup", "-Xpreprocessor", "-fopenmp"]
-    else:
-        flags += ["-fopenmp"]
-    return flags
+        flags += ["-undefined", "dynamic_lookup", "-Xpreprocessor"]
+    return [*flags, "-fopenmp"]
 
 
 def _paths() -> tuple[list[str], list[str]]:
     """The headers and libraries of PyTorch and Python, as flags."""
     root = Path(torch.__file__).resolve().parent
-    headers = [
-        root / "include",
-        root / "include" / "torch" / "csrc" / "api" / "include",
-        sysconfig.get_paths()["include"],
-    ]
+    own = root / "include"
+    headers = [own, own / "torch/csrc/api/include", sysconfig.get_paths()["include"]]
     include = [word for header in headers for word in ("-isystem", str(header))]
     libraries = [f"-L{root / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
     return include, libraries
@@ -132,25 +111,16 @@ def _library() -> Path:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one process compile at a time; the lock ends with the process that holds it.
-
-    Without locks two may compile at once, which only costs time: the result is put in place in one
-    step.
-    """
+    """Let one process compile at a time; the lock ends with the process that holds it."""
     try:
         import fcntl
-    except ImportError:
+    except ImportError:  # then two may compile at once: the result is put in place in one step
         yield
         return
     with path.open("w") as handle:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"sharpmax: {text}\n")
-    sys.stderr.flush()
 
 
 def _missing() -> str:
@@ -170,18 +140,12 @@ def _compile(library: Path) -> None:
         raise CompilerMissingError(_missing())
     include, libraries = _paths()
     capability = torch.backends.cpu.get_cpu_capability()
-    _say(f"compiling its CPU attention, once, about {_EXPECTED_SECONDS} seconds …")
+    message = f"compiling its CPU attention, once, about {_EXPECTED_SECONDS} seconds …"
+    print(f"sharpmax: {message}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         target = Path(folder) / library.name
-        command = [
-            *compiler,
-            *_flags(capability),
-            *include,
-            str(_HERE / "cpu.cpp"),
-            "-o",
-            str(target),
-            *libraries,
-        ]
+        files = [str(_HERE / "cpu.cpp"), "-o", str(target)]
+        command = [*compiler, *_flags(capability), *include, *files, *libraries]
         done = subprocess.run(
             command,
             stdout=subprocess.PIPE,
