@@ -53,12 +53,8 @@ class RowStatistics(NamedTuple):
         maximum = xp.maximum(self.maximum, other.maximum)
         mass_here, moment_here = _rescale(xp, self, maximum)
         mass_there, moment_there = _rescale(xp, other, maximum)
-        return RowStatistics(
-            maximum,
-            mass_here + mass_there,
-            moment_here + moment_there,
-            self.count + other.count,
-        )
+        mass, moment = mass_here + mass_there, moment_here + moment_there
+        return RowStatistics(maximum, mass, moment, self.count + other.count)
 
     def entropy(self) -> Array:
         """Return the Shannon entropy of each row, in nats: log(mass) - moment / mass.
@@ -165,12 +161,8 @@ class Rows:
         self._gap = _gap(xp, finite, base)
 
         mass, moment = self._mass_and_moment(xp.where(self._weighed, xp.exp(self._gap), 0.0))
-        self.statistics = RowStatistics(
-            xp.squeeze(maximum, axis),
-            mass,
-            moment,
-            xp.squeeze(xp.sum(visible, axis), axis),
-        )
+        count = xp.squeeze(xp.sum(visible, axis), axis)
+        self.statistics = RowStatistics(xp.squeeze(maximum, axis), mass, moment, count)
 
     def tempered(self, inverse_temperature: Array) -> tuple[Array, Array]:
         """Return entropy of softmax(beta e) and variance of e under it, for finite beta."""
@@ -244,9 +236,8 @@ def _checked(xp: Namespace, logits: Any, axis: int) -> Array:
     if logits.ndim == 0:
         raise ValueError("logits: expected at least one axis, got a single number")
     if not -logits.ndim <= axis < logits.ndim:
-        raise ValueError(
-            f"axis: expected an axis of logits of shape {tuple(logits.shape)}, got {axis}"
-        )
+        shape = tuple(logits.shape)
+        raise ValueError(f"axis: expected an axis of logits of shape {shape}, got {axis}")
     return logits
 
 

@@ -141,7 +141,8 @@ def _compile(library: Path) -> None:
     include, libraries = _paths()
     capability = torch.backends.cpu.get_cpu_capability()
     message = f"compiling its CPU attention, once, about {_EXPECTED_SECONDS} seconds …"
-    print(f"sharpmax: {message}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"sharpmax: {message}\n")
+    sys.stderr.flush()
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         target = Path(folder) / library.name
         files = [str(_HERE / "cpu.cpp"), "-o", str(target)]
