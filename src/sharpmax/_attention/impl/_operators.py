@@ -46,11 +46,22 @@ _LIBRARY.define(
 )
 
 
-def attention_now(*arguments: Any) -> tuple[Tensor, ...]:
+def attention_now(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sink: Tensor | None,
+    beta: Tensor | None,
+    parameters: Tensor,
+    form: int,
+    detach_temperature: bool,
+    *settings: float,
+) -> tuple[Tensor, ...]:
     """Run the kernel on tensors that hold numbers."""
-    *tensors, parameters, form, _ = arguments[:-_SETTING_COUNT]
-    settings = arguments[-_SETTING_COUNT:]
-    results: tuple[Tensor, ...] = _build.load().forward(*tensors, form, parameters, settings)
+    results: tuple[Tensor, ...] = _build.load().forward(
+        query, key, value, mask, sink, beta, form, parameters, settings
+    )
     return results
 
 
