@@ -194,7 +194,8 @@ def _encode(policy: Policy, heads: int) -> tuple[Form, Tensor] | None:
         return form, torch.zeros(1, 0, dtype=torch.float64)
     if all(isinstance(column, int | float) for column in columns):
         return form, torch.tensor([columns], dtype=torch.float64)
-    policy.check_heads(heads)
+    if not torch.compiler.is_compiling():  # a graph cannot read the declarations of parameters
+        policy.check_heads(heads)
     tensors = [torch.as_tensor(column, dtype=torch.float64, device="cpu") for column in columns]
     if any(column.ndim > 1 for column in tensors):
         raise ValueError(f"policy: expected parameters with one axis, over heads, got {policy!r}")
