@@ -30,7 +30,7 @@ def test_trains_prints_the_table_and_writes_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "new" / "folder"
-    few = ["--seeds", "1", "--steps", "600", "--recipe-steps", "50"]
+    few = ["--seeds", "2", "--steps", "600", "--recipe-steps", "50"]
     said = _run(capsys, "--output", str(output), *few)
     assert "loss" in said
     table = Table.load(output / "table.json")
