@@ -1,0 +1,1 @@
+"""Random attention problems against an independent oracle, and damage done on purpose."""
