@@ -19,7 +19,8 @@ template <class T> struct RowTerms {
   static constexpr int capacity = Panel<T>::capacity;
   alignas(64) T logmass[capacity]; // a weight is exp(factor * (e - anchor) - logmass)
   alignas(64) T inner[capacity];   // D
-  alignas(64) T slope[capacity];   // beta, or zero where it is infinite: nothing flows back through a hard choice
+  alignas(64) T slope[capacity];   // beta, or zero where only the maxima have weight
+  alignas(64) Integer<T> hard[capacity]; // all ones where beta is infinite
   alignas(64) T a0[capacity], c0[capacity], a1[capacity], c1[capacity];
 };
 
@@ -54,6 +55,7 @@ inline void prepare_terms(
   for (int r = 0; r < panel.stride(); ++r) {
     terms.logmass[r] = terms.inner[r] = terms.slope[r] = 0;
     terms.a0[r] = terms.c0[r] = terms.a1[r] = terms.c1[r] = 0;
+    terms.hard[r] = 0;
     panel.beta[r] = 1;
     if (r >= panel.rows) continue;
     const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
@@ -68,7 +70,9 @@ inline void prepare_terms(
     if (panel.maximum[r] == -kInfinity<T>) continue; // no keys: weights are zero and stay so
     panel.beta[r] = inputs.beta[at];
     terms.logmass[r] = inputs.logmass[at];
-    terms.slope[r] = std::isinf(panel.beta[r]) ? T(0) : panel.beta[r];
+    if (panel.maximum[r] == kInfinity<T>) continue; // nothing flows back
+    terms.hard[r] = panel.beta[r] == kInfinity<T> ? -1 : 0;
+    terms.slope[r] = terms.hard[r] ? T(0) : panel.beta[r];
     if (inputs.c0) {
       terms.a0[r] = inputs.a0[at];
       terms.c0[r] = inputs.c0[at];
@@ -79,6 +83,41 @@ inline void prepare_terms(
     }
   }
   prepare_weights(panel);
+  for (int r = 0; r < panel.rows; ++r)
+    if (terms.hard[r]) panel.anchor[r] = panel.maximum[r];
+}
+
+// Rows of keys or values without NaN and infinities, which become zeros in a copy. What a row does not see has no gradient, whatever
+// it is; and a row that sees one is NaN all over.
+template <class T>
+inline const T* finite_rows(const T* from, int64_t& stride, int64_t count, int64_t columns, T* scratch) {
+  using V = Vector<T>;
+  const int64_t whole = columns / V::width * V::width;
+  V sums = V::zero(); // of zero times each number: NaN if one is not finite
+  T rest = 0;
+  for (int64_t n = 0; n < count; ++n) {
+    const T* row = from + n * stride;
+    for (int64_t c = 0; c < whole; c += V::width) sums += T(0) * V::load(row + c);
+    for (int64_t c = whole; c < columns; ++c) rest += T(0) * row[c];
+  }
+  if (!any<T>(~equal(sums, V::zero())) && rest == 0) return from;
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t c = 0; c < columns; ++c)
+      scratch[n * columns + c] = std::isfinite(from[n * stride + c]) ? from[n * stride + c] : T(0);
+  stride = columns;
+  return scratch;
+}
+
+// In rows whose maximum is +inf: 0 against -inf, as in the second pass forward.
+template <class T> inline void level_tile(const Panel<T>& panel, T* tile, int count) {
+  const int stride = panel.stride();
+  for (int r = 0; r < panel.rows; ++r) {
+    if (panel.maximum[r] != kInfinity<T>) continue;
+    for (int n = 0; n < count; ++n) {
+      T& logit = tile[static_cast<int64_t>(n) * stride + r];
+      logit = logit == kInfinity<T> ? T(0) : -kInfinity<T>;
+    }
+  }
 }
 
 // Whether a weight of the block is not negligible; also true of NaN.
@@ -116,10 +155,13 @@ inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile
     const int at = v * V::width;
     const V anchor = V::load(state.panel.anchor + at), factor = V::load(state.panel.factor + at);
     const V logmass = V::load(terms.logmass + at), inner = V::load(terms.inner + at), slope = V::load(terms.slope + at);
+    const Bits<T> hard = load_integer<T>(terms.hard + at);
     for (int n = 0; n < count; ++n) {
       const int64_t place = static_cast<int64_t>(n) * rows + at;
-      const V raw = V::load(tile + place) - anchor;
-      const V weight = exp_nonpositive(factor * raw - logmass);
+      const V logit = V::load(tile + place), raw = logit - anchor;
+      // What is hidden stays out of it, in a row that is NaN as well. In a hard row all but the maxima lose their weight.
+      const Bits<T> hidden = equal(logit, V::splat(-kInfinity<T>)), lost = hidden | (hard & ~equal(raw, V::zero()));
+      const V weight = select<T>(lost, V::zero(), exp_nonpositive(factor * raw - logmass));
       V gradient = slope * (weight * (V::load(weights + place) - inner));
       if constexpr (extra) {
         // Finite even where a key is hidden: its weight is zero, and zero times this must be zero.
@@ -128,7 +170,7 @@ inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile
         gradient += weight * (V::load(terms.c1 + at) * distance + V::load(terms.a1 + at));
       }
       weight.store(weights + place);
-      gradient.store(tile + place);
+      select<T>(hidden, V::zero(), gradient).store(tile + place);
     }
   }
 }
@@ -191,6 +233,7 @@ template <class T> struct Backward {
  private:
   struct Workspace {
     Buffer<T> queries, upstream, turned_queries, turned_upstream, query_gradients, tile, weights, slopes, keys, values, line;
+    Buffer<T> finite_keys, finite_values;
     Buffer<const T*> addresses;
     std::unique_ptr<MaskTile<T>> mask;
     BackwardPanel<T> panels[kMaximumPanels];
@@ -207,6 +250,8 @@ template <class T> struct Backward {
           keys(kBlock * problem.width),
           values(kBlock * problem.value_width),
           line(padded<T>(std::max(problem.width, problem.value_width))),
+          finite_keys(kBlock * problem.width),
+          finite_values(kBlock * problem.value_width),
           addresses(kBlock),
           mask(problem.masked ? new MaskTile<T> : nullptr) {
       for (int p = 0; p < kMaximumPanels; ++p) {
@@ -239,10 +284,14 @@ template <class T> struct Backward {
       copy_rows(upstream, panel, batch, problem.value_width, state.upstream);
       prepare_terms(problem, output, inputs, batch, state, workspace.line.get());
       std::fill(state.query_gradient, state.query_gradient + problem.width * panel.stride(), T(0));
+      for (int r = 0; r < panel.rows; ++r) // a row that sees nothing gives nothing, whatever its query
+        if (panel.maximum[r] == -kInfinity<T>)
+          std::fill_n(state.queries + r * padded<T>(problem.width), problem.width, T(0));
       if (panel.last == 0) continue;
       first = std::min(first, panel.first);
       last = std::max(last, panel.last);
     }
+    for (int p = 0; p < number; ++p) find_maxima(workspace.panels[p].panel, batch, key_head, workspace);
     for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
       const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
       int64_t key_stride, value_stride;
@@ -252,6 +301,9 @@ template <class T> struct Backward {
       const T* values = rows_of(
           problem.value, batch, key_head, start, stop - start, problem.value_width, workspace.values.get(), value_stride,
           rows_collide(problem.value));
+      values = finite_rows(values, value_stride, stop - start, problem.value_width, workspace.finite_values.get());
+      int64_t finite_stride = key_stride;
+      const T* finite_keys = finite_rows(keys, finite_stride, stop - start, problem.width, workspace.finite_keys.get());
       for (int p = 0; p < number; ++p) {
         BackwardPanel<T>& state = workspace.panels[p];
         const int64_t from = std::max(start, state.panel.first), to = std::min(stop, state.panel.last);
@@ -259,17 +311,50 @@ template <class T> struct Backward {
         with_vectors(state.panel.vectors, [&](auto constant) {
           differentiate_block<decltype(constant)::value>(
               state, batch, from, static_cast<int>(to - from), keys + (from - start) * key_stride, key_stride,
-              values + (from - start) * value_stride, value_stride, threshold, workspace, share);
+              finite_keys + (from - start) * finite_stride, finite_stride, values + (from - start) * value_stride, value_stride,
+              threshold, workspace, share);
         });
       }
     }
     for (int p = 0; p < number; ++p) write_rows(workspace.panels[p], batch, workspace.line.get());
   }
 
+  // The largest logits of rows that were chosen hard, as they come out here: forward, the products may have been added up in
+  // another order, and the choice rests on equality.
+  void find_maxima(Panel<T>& panel, int64_t batch, int64_t key_head, Workspace& workspace) {
+    bool hard = false;
+    for (int r = 0; r < panel.rows; ++r) hard |= panel.beta[r] == kInfinity<T> && std::isfinite(panel.maximum[r]);
+    if (!hard) return;
+    const int stride = panel.stride();
+    T found[Panel<T>::capacity];
+    std::fill(found, found + Panel<T>::capacity, -kInfinity<T>);
+    for (int64_t start = panel.first; start < panel.last; start += kBlock) {
+      const int count = static_cast<int>(std::min<int64_t>(kBlock, panel.last - start));
+      int64_t key_stride;
+      const T* keys =
+          rows_of(problem.key, batch, key_head, start, count, problem.width, workspace.keys.get(), key_stride);
+      with_vectors(panel.vectors, [&](auto constant) {
+        T* tile = workspace.tile.get();
+        if (!score_block<T, decltype(constant)::value>(
+                problem, panel, batch, keys, key_stride, start, count, workspace.mask.get(), tile))
+          return;
+        for (int n = 0; n < count; ++n)
+          for (int r = 0; r < panel.rows; ++r) found[r] = std::max(found[r], tile[n * stride + r]);
+      });
+    }
+    for (int r = 0; r < panel.rows; ++r) {
+      // A sink above all keys is the choice; then no key is.
+      const bool sunk = problem.has_sink() && problem.sink_counted && problem.sink(panel.head[r]) > found[r];
+      if (panel.beta[r] == kInfinity<T> && std::isfinite(panel.maximum[r]) && !sunk)
+        panel.anchor[r] = panel.maximum[r] = found[r];
+    }
+  }
+
   template <int vectors>
   void differentiate_block(
       BackwardPanel<T>& state, int64_t batch, int64_t first, int count, const T* keys, int64_t key_stride,
-      const T* values, int64_t value_stride, T threshold, Workspace& workspace, Share& share) {
+      const T* finite_keys, int64_t finite_stride, const T* values, int64_t value_stride, T threshold, Workspace& workspace,
+      Share& share) {
     constexpr int rows = vectors * Vector<T>::width;
     Panel<T>& panel = state.panel;
     T *tile = workspace.tile.get(), *weights = workspace.weights.get();
@@ -278,6 +363,7 @@ template <class T> struct Backward {
     if (!score_block<T, vectors>(
             problem, panel, batch, keys, key_stride, first, count, workspace.mask.get(), tile, slopes))
       return;
+    level_tile(panel, tile, count);
     if (!inputs.c0 && !tile_matters<T, vectors>(state, tile, count, threshold)) return;
     multiply_keys<T, vectors>(values, value_stride, count, state.upstream_turned, problem.value_width, weights);
     if (extra)
@@ -291,11 +377,11 @@ template <class T> struct Backward {
         for (int n = 0; n < count; ++n) to[n] = tile[n * rows + r];
       }
     if (slopes)
-      for (int n = 0; n < count * rows; ++n) tile[n] *= slopes[n];
+      for (int n = 0; n < count * rows; ++n) tile[n] = tile[n] == 0 ? T(0) : tile[n] * slopes[n];
     const int64_t key_row = padded<T>(problem.width), value_row = padded<T>(problem.value_width);
     accumulate_outer<T>(
         weights, rows, count, state.upstream, panel.rows, value_row, value_row, share.values + first * value_row);
-    for (int n = 0; n < count; ++n) workspace.addresses[n] = keys + n * key_stride;
+    for (int n = 0; n < count; ++n) workspace.addresses[n] = finite_keys + n * finite_stride;
     accumulate_values<T, vectors>(workspace.addresses.get(), tile, count, problem.width, state.query_gradient);
     accumulate_outer<T>(tile, rows, count, state.queries, panel.rows, key_row, key_row, share.keys + first * key_row);
   }
@@ -319,12 +405,14 @@ template <class T> struct Backward {
     const double sink = problem.sink(panel.head[r]);
     const double maximum = panel.maximum[r], inner = terms.inner[r];
     if (maximum == -kInfinity<double> || sink == -kInfinity<double>) return 0; // no keys, or no sink
+    if (maximum == kInfinity<double>) return 0;
     if (!problem.sink_counted) {
       const double scaled = maximum == 0 ? 0 : static_cast<double>(panel.beta[r]) * maximum;
       return static_cast<T>(-inner * std::exp(sink - scaled - terms.logmass[r]));
     }
     const double distance = sink - maximum, factor = panel.factor[r];
-    const double weight = std::exp((distance == 0 ? 0 : factor * distance) - terms.logmass[r]);
+    const double weight =
+        terms.hard[r] && distance != 0 ? 0 : std::exp((distance == 0 ? 0 : factor * distance) - terms.logmass[r]);
     double gradient = -static_cast<double>(terms.slope[r]) * weight * inner;
     gradient += std::exp(distance) * (terms.a0[r] + terms.c0[r] * distance);
     gradient += weight * (terms.a1[r] + terms.c1[r] * distance);
@@ -375,6 +463,7 @@ template <class T> struct RowGradient {
       Buffer<T> upstream_rows(padded<T>(problem.value_width) * capacity);
       Buffer<T> tile(kBlock * capacity), products(kBlock * capacity), line(longest);
       Buffer<T> key_scratch(kBlock * problem.width), value_scratch(kBlock * problem.value_width);
+      Buffer<T> finite_values(kBlock * problem.value_width);
       std::unique_ptr<MaskTile<T>> mask(problem.masked ? new MaskTile<T> : nullptr);
       BackwardPanel<T> state;
       for (int64_t task = take(); task >= 0; task = take()) {
@@ -399,9 +488,11 @@ template <class T> struct RowGradient {
             if (!score_block<T, vectors>(
                     problem, panel, batch, keys, key_stride, start, count, mask.get(), tile.get()))
               return;
+            level_tile(panel, tile.get(), count);
             if (!tile_matters<T, vectors>(state, tile.get(), count, negligible<T>(problem.keys))) return;
             const T* values = rows_of(
                 problem.value, batch, key_head, start, count, problem.value_width, value_scratch.get(), value_stride);
+            values = finite_rows(values, value_stride, count, problem.value_width, finite_values.get());
             multiply_keys<T, vectors>(
                 values, value_stride, count, upstream_turned.get(), problem.value_width, products.get());
             add_block<vectors>(state, count, tile.get(), products.get(), sums);
@@ -426,8 +517,9 @@ template <class T> struct RowGradient {
       V part[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
       for (int n = 0; n < count; ++n) {
         const int64_t place = static_cast<int64_t>(n) * rows + at;
-        const V distance = larger(V::splat(T(-1e9)), V::load(tile + place) - anchor);
-        const V weight = exp_nonpositive(factor * distance - logmass);
+        const V logit = V::load(tile + place), distance = larger(V::splat(T(-1e9)), logit - anchor);
+        const Bits<T> hidden = equal(logit, V::splat(-kInfinity<T>));
+        const V weight = select<T>(hidden, V::zero(), exp_nonpositive(factor * distance - logmass));
         const V once = weight * distance;
         part[0] += once * (V::load(products + place) - inner);
         part[1] += weight;
@@ -443,7 +535,7 @@ template <class T> struct RowGradient {
     const Panel<T>& panel = state.panel;
     const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
     const double maximum = panel.maximum[r], beta = panel.beta[r], inner = state.terms.inner[r];
-    if (maximum == -kInfinity<double>) {
+    if (maximum == -kInfinity<double> || is_leveled(panel, r)) {
       gradient[at] = mean[at] = variance[at] = 0;
       return;
     }

@@ -167,18 +167,9 @@ inline ChunkStatistics<T> finish_chunk(
   const int64_t high = std::clamp<int64_t>(panel.last_key[r] - first, low, count);
   for (int64_t n = 0; n < low; ++n) logits[n] = -kInfinity<T>;
   for (int64_t n = high; n < count; ++n) logits[n] = -kInfinity<T>;
-  result.count = high - low;
-  if (problem.masked) {
-    const Sight sight = mask_row(problem, batch, panel.head[r], panel.row[r], first, count, bias);
-    if (sight != Sight::open) {
-      result.count = 0;
-      for (int64_t n = low; n < high; ++n) {
-        const bool hidden = bias[n] == -kInfinity<T>;
-        result.count += !hidden;
-        logits[n] = hidden ? -kInfinity<T> : logits[n] + bias[n];
-      }
-    }
-  }
+  if (problem.masked && mask_row(problem, batch, panel.head[r], panel.row[r], first, count, bias) != Sight::open)
+    for (int64_t n = low; n < high; ++n) logits[n] = bias[n] == -kInfinity<T> ? bias[n] : logits[n] + bias[n];
+  for (int64_t n = low; n < high; ++n) result.count += logits[n] != -kInfinity<T>;
   V peak = V::splat(-kInfinity<T>);
   for (int n = 0; n < padded; n += V::width) peak = larger(V::load(logits + n), peak);
   T maximum = kFloor<T>;
@@ -204,11 +195,10 @@ inline ChunkStatistics<T> finish_chunk(
   return result;
 }
 
-template <class T> inline void merge_chunk(Panel<T>& panel, int r, const ChunkStatistics<T>& chunk, bool masked) {
+template <class T> inline void merge_chunk(Panel<T>& panel, int r, const ChunkStatistics<T>& chunk) {
   panel.infinite[r] += chunk.infinite;
   panel.invalid[r] |= chunk.invalid;
-  panel.any_infinite |= chunk.infinite > 0;
-  if (masked) panel.count[r] += chunk.count;
+  panel.count[r] += chunk.count;
   if (chunk.maximum == kInfinity<T>) panel.maximum[r] = chunk.maximum;
   if (panel.maximum[r] == kInfinity<T> || chunk.mass == 0) return;
   const T maximum = std::max(panel.maximum[r], chunk.maximum);
@@ -299,7 +289,7 @@ template <class T> inline void decode(const Problem& problem, const T* given_bet
         const int64_t first = chunk * kDecodeChunk, last = std::min(first + kDecodeChunk, problem.keys);
         ChunkStatistics<T>* of_rows = found.data() + task * rows;
         if (last <= panel.first || first >= panel.last) { // a window does not reach here
-          for (int r = 0; r < rows; ++r) of_rows[r] = {kFloor<T>, 0, 0, 0, 0, 0, false};
+          for (int r = 0; r < rows; ++r) of_rows[r] = {-kInfinity<T>, 0, 0, 0, 0, 0, false};
           continue;
         }
         for (int top = 0; top < rows; top += kDecodeTile)
@@ -330,20 +320,21 @@ template <class T> inline void decode(const Problem& problem, const T* given_bet
       const int64_t batch = (begin + unit) / problem.key_heads;
       Panel<T>& panel = panels[unit];
       for (int64_t chunk = 0; chunk < chunks; ++chunk)
-        for (int r = 0; r < rows; ++r) merge_chunk(panel, r, found[(unit * chunks + chunk) * rows + r], problem.masked);
+        for (int r = 0; r < rows; ++r) merge_chunk(panel, r, found[(unit * chunks + chunk) * rows + r]);
       settle_statistics(problem, panel);
       write_statistics(problem, panel, batch, results);
       if (!attends) continue;
       choose_beta(problem, panel, batch, given_beta);
       prepare_weights(panel);
       for (int r = 0; r < rows; ++r) {
-        if (panel.maximum[r] != kInfinity<T>) continue;
+        if (!is_leveled(panel, r)) continue;
+        const T maximum = panel.maximum[r];
         T* row = logits.get() + (unit * rows + r) * padded_keys;
         for (int64_t key = panel.first / kDecodeChunk * kDecodeChunk; key < panel.last; ++key)
-          row[key] = row[key] == kInfinity<T> ? T(0) : -kInfinity<T>;
+          row[key] = row[key] == maximum ? T(0) : -kInfinity<T>;
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
           ChunkStatistics<T>& statistics = found[(unit * chunks + chunk) * rows + r];
-          statistics.maximum = statistics.infinite ? T(0) : kFloor<T>;
+          statistics.maximum = statistics.maximum == maximum ? T(0) : -kInfinity<T>;
         }
       }
     }
@@ -399,7 +390,10 @@ template <class T> inline void decode(const Problem& problem, const T* given_bet
         if (!empty)
           for (int64_t n = 0; n < values; ++n) output[n] += sums[n];
       }
-      write_output(problem, panel, (begin + unit) / problem.key_heads, line.get(), results, 1, problem.value_width);
+      const int64_t batch = (begin + unit) / problem.key_heads, key_head = (begin + unit) % problem.key_heads;
+      write_output(
+          problem, panel, batch, key_head, threshold, logits.get() + unit * rows * padded_keys, 1, padded_keys, line.get(), results,
+          1, problem.value_width);
     }
   }
 }

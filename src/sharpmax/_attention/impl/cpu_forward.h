@@ -77,30 +77,37 @@ inline void choose_beta(const Problem& problem, Panel<T>& panel, int64_t batch, 
   }
 }
 
+// Whether only the maxima of a row have weight, in equal shares: they are +inf, or beta is infinite. As logits for the second
+// pass, 0 against -inf.
+template <class T> inline bool is_leveled(const Panel<T>& panel, int r) {
+  return panel.maximum[r] == kInfinity<T> || panel.beta[r] == kInfinity<T>;
+}
+
 // Gives each row what the second pass needs: exp(factor * (logit - anchor)) is its weight.
 template <class T> inline void prepare_weights(Panel<T>& panel) {
   constexpr T out_of_reach = std::numeric_limits<T>::max() / 4; // every weight is zero below it
   for (int r = 0; r < panel.stride(); ++r) {
     const bool alive = r < panel.rows && !panel.invalid[r] && panel.maximum[r] > -kInfinity<T>;
-    panel.anchor[r] = !alive ? out_of_reach : panel.maximum[r] == kInfinity<T> ? T(0) : panel.maximum[r];
-    // Infinitely sharp: the largest finite number, so that a difference of zero keeps the weight 1.
-    panel.factor[r] = !alive ? T(1) : std::min(panel.beta[r], std::numeric_limits<T>::max());
+    const bool leveled = alive && is_leveled(panel, r);
+    panel.anchor[r] = !alive ? out_of_reach : leveled ? T(0) : panel.maximum[r];
+    // Not zero, or a hidden key, at -inf, would have a weight that is not a number.
+    panel.factor[r] = !alive || leveled ? T(1) : std::max(panel.beta[r], std::numeric_limits<T>::min());
   }
 }
 
-// In a row whose maximum is +inf, the entries that are +inf share the weight: as logits, 0 against -inf.
-template <class T> __attribute__((noinline)) void level_infinite(Panel<T>& panel) {
+template <class T> inline void level_rows(Panel<T>& panel) {
   const int stride = panel.stride();
   for (int r = 0; r < panel.rows; ++r) {
-    if (panel.maximum[r] != kInfinity<T>) continue;
+    if (!is_leveled(panel, r)) continue;
+    const T maximum = panel.maximum[r];
     const int64_t blocks = (panel.last + kBlock - 1) / kBlock;
     for (int64_t group = panel.first / kBlock * kGroups; group < blocks * kGroups; ++group) {
       T& peak = panel.peaks[group * stride + r];
-      peak = peak == kInfinity<T> ? T(0) : -kInfinity<T>;
+      peak = peak == maximum ? T(0) : -kInfinity<T>;
     }
     for (int64_t key = 0; key < panel.last - panel.first; ++key) {
       T& logit = panel.logits[key * stride + r];
-      logit = logit == kInfinity<T> ? T(0) : -kInfinity<T>;
+      logit = logit == maximum ? T(0) : -kInfinity<T>;
     }
   }
 }
@@ -160,35 +167,59 @@ inline int weigh_block(
 // log of what the weights are divided by, relative to factor * maximum: the keys and, if there is one, the sink.
 template <class T>
 inline double denominator(const Problem& problem, int64_t head, double maximum, double beta, double total) {
-  if (!problem.has_sink()) return std::log(total);
-  const double sink = problem.sink(head);
+  const double sink = problem.has_sink() ? problem.sink(head) : -kInfinity<double>;
+  if (sink == -kInfinity<double>) return std::log(total);
   if (problem.sink_counted) {
     if (sink == maximum) return std::log(total + 1);
-    return std::log(total + std::exp(std::min(beta, std::numeric_limits<double>::max()) * (sink - maximum)));
+    if (std::isinf(maximum) || std::isinf(beta)) return std::log(total); // the sink is below the maximum, out of reach
+    return std::log(total + std::exp(beta * (sink - maximum)));
   }
+  if (maximum == kInfinity<double>) return sink == maximum ? sink : std::log(total);
   if (total == 0) return sink; // no keys: there is no maximum to be relative to
   const double relative = sink - (maximum == 0 ? 0 : beta * maximum), of_keys = std::log(total);
   return relative > of_keys ? relative + std::log1p(std::exp(of_keys - relative))
                             : of_keys + std::log1p(std::exp(relative - of_keys));
 }
 
-// Divides and writes the output of the panel, with beta and the logarithm of the tempered mass.
+// Adds up the values of one row again, leaving out those without weight: where one of them is NaN or infinite, zero times it has
+// spoilt the row.
+template <class T>
+__attribute__((noinline)) void mend_row(
+    const Problem& problem, const Panel<T>& panel, int r, int64_t batch, int64_t key_head, T threshold, const T* logits,
+    int64_t key_stride, T* scratch, T* output, int64_t column_stride) {
+  for (int64_t c = 0; c < problem.value_width; ++c) output[c * column_stride] = 0;
+  for (int64_t key = panel.first_key[r]; key < panel.last_key[r]; ++key) {
+    const T exponent = panel.factor[r] * (logits[key * key_stride] - panel.anchor[r]);
+    if (!(exponent > threshold)) continue;
+    const T weight = std::exp(exponent);
+    convert(problem.value.scalar, address(problem.value, batch, key_head, key), problem.value_width, scratch);
+    for (int64_t c = 0; c < problem.value_width; ++c) output[c * column_stride] += weight * scratch[c];
+  }
+}
+
+// Divides and writes the output of the panel, with beta and the logarithm of the tempered mass. `logits` are those of key 0.
 template <class T>
 inline void write_output(
-    const Problem& problem, const Panel<T>& panel, int64_t batch, T* scratch, const Results<T>& results,
-    int64_t column_stride, int64_t row_stride) {
+    const Problem& problem, const Panel<T>& panel, int64_t batch, int64_t key_head, T threshold, const T* logits,
+    int64_t key_stride, int64_t logit_row_stride, T* scratch, const Results<T>& results, int64_t column_stride,
+    int64_t row_stride) {
   const Scalar scalar = problem.query.scalar;
   for (int r = 0; r < panel.rows; ++r) {
     const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
     const bool invalid = panel.invalid[r] || std::isnan(panel.beta[r]);
-    const double logarithm = denominator<T>(
-        problem, panel.head[r], panel.maximum[r] == kInfinity<T> ? 0. : panel.maximum[r], panel.beta[r],
-        panel.total[r]);
+    const double logarithm =
+        denominator<T>(problem, panel.head[r], panel.maximum[r], panel.beta[r], panel.total[r]);
     const T reciprocal = panel.total[r] > 0 ? static_cast<T>(std::exp(-logarithm)) : T(0);
+    T* row = panel.output + r * row_stride;
+    bool spoilt = false;
+    for (int64_t c = 0; c < problem.value_width; ++c) spoilt |= std::isnan(row[c * column_stride]);
+    if (spoilt && !invalid)
+      mend_row(
+          problem, panel, r, batch, key_head, threshold, logits + r * logit_row_stride, key_stride, scratch, row, column_stride);
     if (invalid)
       for (int64_t c = 0; c < problem.value_width; ++c) scratch[c] = std::numeric_limits<T>::quiet_NaN();
     else
-      for (int64_t c = 0; c < problem.value_width; ++c) scratch[c] = reciprocal * panel.output[c * column_stride + r * row_stride];
+      for (int64_t c = 0; c < problem.value_width; ++c) scratch[c] = reciprocal * row[c * column_stride];
     convert_back(scalar, scratch, problem.value_width,
                  static_cast<char*>(results.output) + at * problem.value_width * bytes_of(scalar));
     results.beta[at] = panel.beta[r];
@@ -353,7 +384,7 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
         settle_statistics(problem, panel);
         write_statistics(problem, panel, batch, results);
         choose_beta(problem, panel, batch, given_beta);
-        if (panel.any_infinite) level_infinite(panel);
+        level_rows(panel);
         prepare_weights(panel);
         if (problem.policy == Policy::entropy_target)
           with_vectors(panel.vectors, [&](auto constant) {
@@ -362,8 +393,13 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
       }
       second_pass(
           problem, panels, number, batch, key_head, threshold, scratch.get(), weights.get(), kept.get());
-      for (int p = 0; p < number; ++p)
-        write_output(problem, panels[p], batch, scratch.get(), results, panels[p].stride(), 1);
+      for (int p = 0; p < number; ++p) {
+        const Panel<T>& panel = panels[p];
+        const int64_t stride = panel.stride();
+        write_output(
+            problem, panel, batch, key_head, threshold, panel.logits - panel.first * stride, stride, 1, scratch.get(), results,
+            stride, 1);
+      }
     }
   });
 }

@@ -11,8 +11,8 @@ constexpr int kBlock = 64; // keys that are handled at a time, so that their log
 constexpr int kGroup = 16; // keys whose joint maximum is kept, so that they can be passed over together
 constexpr int kGroups = kBlock / kGroup;
 
-// Below every logit that counts, yet finite: differences with it stay defined.
-template <class T> constexpr T kFloor = std::numeric_limits<T>::lowest() / 2;
+// Not above any logit that is visible, yet finite: differences with it stay defined.
+template <class T> constexpr T kFloor = std::numeric_limits<T>::lowest();
 template <class T> constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
 // Keys of a row whose weights, even all together, are less than the precision: exp(-18) and exp(-38) of the largest weight.
@@ -33,11 +33,9 @@ template <class T> struct Panel {
   alignas(64) T maximum[capacity], mass[capacity], moment[capacity];
   alignas(64) T beta[capacity], total[capacity];
   alignas(64) T anchor[capacity], factor[capacity]; // a weight is exp(factor * (logit - anchor))
-  alignas(64) Integer<T> block_count[capacity];
   int64_t count[capacity];
   int64_t infinite[capacity]; // logits that are +inf
   bool invalid[capacity];     // NaN was seen
-  bool any_infinite;
 
   T* query;         // [width][row], scaled unless there is a softcap
   T* logits;        // [last - first][row], or one block where only statistics are wanted
@@ -56,7 +54,6 @@ inline void open_panel(const Problem& problem, Panel<T>& panel, int64_t first_he
   panel.vectors = (panel.rows + lanes - 1) / lanes;
   panel.first = problem.keys;
   panel.last = 0;
-  panel.any_infinite = false;
   for (int r = 0; r < panel.stride(); ++r) {
     int64_t first = 0, last = 0;
     if (r < panel.rows) {
@@ -70,7 +67,7 @@ inline void open_panel(const Problem& problem, Panel<T>& panel, int64_t first_he
     }
     panel.first_key[r] = static_cast<Integer<T>>(first);
     panel.last_key[r] = static_cast<Integer<T>>(last);
-    panel.count[r] = problem.masked ? 0 : last - first;
+    panel.count[r] = 0;
     panel.maximum[r] = kFloor<T>;
     panel.mass[r] = panel.moment[r] = panel.total[r] = 0;
     panel.infinite[r] = 0;
@@ -186,26 +183,22 @@ template <class T, int vectors> inline void hide_outside(const Panel<T>& panel, 
   }
 }
 
-// Adds the mask, hides what it hides, and counts what remains visible.
+// Adds the mask, and hides what it hides.
 template <class T, int vectors>
-inline void apply_mask(Panel<T>& panel, int64_t first, int count, const MaskTile<T>& mask, T* tile) {
+inline void apply_mask(const Panel<T>& panel, int64_t first, int count, const MaskTile<T>& mask, T* tile) {
   using V = Vector<T>;
   const V hidden = V::splat(-kInfinity<T>);
   for (int v = 0; v < vectors; ++v) {
     const Bits<T> low = load_integer<T>(panel.first_key + v * V::width);
     const Bits<T> high = load_integer<T>(panel.last_key + v * V::width);
-    Bits<T> seen{};
     for (int n = 0; n < count; ++n) {
       const Bits<T> key = splat_integer<T>(static_cast<Integer<T>>(first + n));
       const V bias = V::load(mask.turned[n] + v * V::width);
       const Bits<T> visible = ~equal(bias, hidden) & (key >= low) & (key < high);
       T* place = tile + (static_cast<int64_t>(n) * vectors + v) * V::width;
       select<T>(visible, V::load(place) + bias, hidden).store(place);
-      seen -= visible;
     }
-    store_integer<T>(panel.block_count + v * V::width, seen);
   }
-  for (int r = 0; r < panel.rows; ++r) panel.count[r] += panel.block_count[r];
 }
 
 // Whether every row of the panel may see all of [first, first + count) by position.
@@ -230,21 +223,14 @@ inline bool score_block(
   if (problem.softcap > 0) cap_logits<T, vectors>(tile, count, problem.softcap, problem.scale, slopes);
   if (sight == Sight::mixed) {
     apply_mask<T, vectors>(panel, first, count, *mask, tile);
-  } else {
-    if (mask)
-      for (int r = 0; r < panel.rows; ++r) {
-        const int64_t low = std::max<int64_t>(panel.first_key[r], first);
-        const int64_t high = std::min<int64_t>(panel.last_key[r], first + count);
-        panel.count[r] += std::max<int64_t>(high - low, 0);
-      }
-    if (!all_inside(panel, first, count)) hide_outside<T, vectors>(panel, first, count, tile);
+  } else if (!all_inside(panel, first, count)) {
+    hide_outside<T, vectors>(panel, first, count, tile);
   }
   return true;
 }
 
 // Takes note of +inf and NaN in rows whose maximum is +inf; the sums of such a row are of no use and replaced at the end.
 template <class T> __attribute__((noinline)) void note_infinite(Panel<T>& panel, const T* tile, int count) {
-  panel.any_infinite = true;
   const int stride = panel.stride();
   for (int r = 0; r < panel.rows; ++r) {
     if (panel.maximum[r] != kInfinity<T>) continue;
@@ -258,32 +244,52 @@ template <class T> __attribute__((noinline)) void note_infinite(Panel<T>& panel,
   }
 }
 
-// Maximum, mass and moment of a block, merged into those of the rows. `peaks` takes the maxima of its groups, unless it is null.
+// Counts the visible logits of a block, lane by lane; those that the product made -inf are not visible either.
+template <class T> __attribute__((noinline)) void count_visible(Panel<T>& panel, const T* tile, int count) {
+  const int stride = panel.stride();
+  for (int n = 0; n < count; ++n)
+    for (int r = 0; r < panel.rows; ++r)
+      panel.count[r] += tile[static_cast<int64_t>(n) * stride + r] != -kInfinity<T>;
+}
+
+// Count, maximum, mass and moment of a block, merged into those of the rows. `peaks` takes the maxima of its groups, unless it is null.
 template <class T, int vectors>
 inline void gather_statistics(Panel<T>& panel, const T* tile, int count, T* peaks) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
-  V peak[vectors], before[vectors];
-  for (int v = 0; v < vectors; ++v) peak[v] = V::splat(-kInfinity<T>);
+  V peak[vectors], before[vectors], lowest[vectors];
+  for (int v = 0; v < vectors; ++v) {
+    peak[v] = V::splat(-kInfinity<T>);
+    lowest[v] = V::splat(kInfinity<T>);
+  }
   for (int first = 0; first < count; first += kGroup) {
     V highest[vectors];
     for (int v = 0; v < vectors; ++v) highest[v] = V::splat(-kInfinity<T>);
     for (int n = first; n < std::min(first + kGroup, count); ++n)
 #pragma GCC unroll 3
-      for (int v = 0; v < vectors; ++v) highest[v] = larger(V::load(tile + n * rows + v * V::width), highest[v]);
+      for (int v = 0; v < vectors; ++v) {
+        const V logit = V::load(tile + n * rows + v * V::width);
+        highest[v] = larger(logit, highest[v]);
+        lowest[v] = smaller(logit, lowest[v]);
+      }
     for (int v = 0; v < vectors; ++v) {
       if (peaks) highest[v].store(peaks + first / kGroup * rows + v * V::width);
       peak[v] = larger(highest[v], peak[v]);
     }
   }
-  Bits<T> rises{}, overflows{};
+  Bits<T> rises{}, overflows{}, hides{};
   for (int v = 0; v < vectors; ++v) {
     before[v] = V::load(panel.maximum + v * V::width);
     peak[v] = larger(peak[v], before[v]);
     rises |= greater(peak[v], before[v]);
     overflows |= equal(peak[v], V::splat(kInfinity<T>));
+    hides |= equal(lowest[v], V::splat(-kInfinity<T>));
     peak[v].store(panel.maximum + v * V::width);
   }
+  if (any<T>(hides))
+    count_visible(panel, tile, count);
+  else
+    for (int r = 0; r < panel.rows; ++r) panel.count[r] += count;
   if (__builtin_expect(any<T>(overflows), 0)) note_infinite(panel, tile, count);
   V mass[vectors], moment[vectors];
   for (int v = 0; v < vectors; ++v) mass[v] = moment[v] = V::zero();

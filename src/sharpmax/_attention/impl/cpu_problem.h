@@ -43,7 +43,7 @@ struct Problem {
   int64_t parameter_stride = 0; // from head to head; 0 where all heads share
   int64_t parameter_count = 0;
 
-  int64_t group() const { return query_heads / key_heads; }
+  int64_t group() const { return key_heads ? query_heads / key_heads : 0; }
   bool has_sink() const { return sink32 || sink64; }
   double sink(int64_t head) const { return sink32 ? sink32[head] : sink64[head]; }
 

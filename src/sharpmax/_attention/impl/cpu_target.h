@@ -87,8 +87,10 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
       const double beta = std::exp(guess[r]);
       double sums[4];
       for (int k = 0; k < 4; ++k) sums[k] = moments.sums[k][r];
-      if (problem.has_sink() && problem.sink_counted && problem.sink(panel.head[r]) > -kInfinity<double>) {
-        const double distance = problem.sink(panel.head[r]) - panel.anchor[r], weight = std::exp(beta * distance);
+      const double sink = problem.has_sink() && problem.sink_counted ? problem.sink(panel.head[r]) : -kInfinity<double>;
+      // Where the maximum is +inf, a sink has weight only if it is, too.
+      if (sink > -kInfinity<double> && (panel.maximum[r] < kInfinity<T> || sink == kInfinity<double>)) {
+        const double distance = sink == kInfinity<double> ? 0 : sink - panel.anchor[r], weight = std::exp(beta * distance);
         sums[0] += weight;
         sums[1] += weight * distance;
         sums[2] += weight * distance * distance;
@@ -127,7 +129,10 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
   }
   for (int r = 0; r < panel.rows; ++r) {
     if (panel.maximum[r] == -kInfinity<T> || panel.invalid[r]) continue;
-    panel.beta[r] = panel.factor[r] = static_cast<T>(std::exp(guess[r]));
+    // At an end, the end itself: whoever differentiates has to see that the row was left alone or hit the limit.
+    const double limit = problem.parameters[panel.head[r] * problem.parameter_stride + 1];
+    const double beta = guess[r] <= 0 ? 1. : guess[r] >= std::log(std::clamp(limit, 1., 1e30)) ? limit : std::exp(guess[r]);
+    panel.beta[r] = panel.factor[r] = static_cast<T>(std::clamp(beta, 1., std::max(limit, 1.)));
   }
 }
 

@@ -102,6 +102,20 @@ template <> SHARPMAX_INLINE Vector<float> larger(Vector<float> a, Vector<float> 
 }
 #endif
 
+// The smaller of two; where either is NaN, the second.
+template <class T> SHARPMAX_INLINE Vector<T> smaller(Vector<T> a, Vector<T> b) {
+  return {a.lanes < b.lanes ? a.lanes : b.lanes};
+}
+#if defined(CPU_CAPABILITY_AVX512)
+template <> SHARPMAX_INLINE Vector<float> smaller(Vector<float> a, Vector<float> b) {
+  return {(Vector<float>::Native)_mm512_min_ps((__m512)a.lanes, (__m512)b.lanes)};
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+template <> SHARPMAX_INLINE Vector<float> smaller(Vector<float> a, Vector<float> b) {
+  return {(Vector<float>::Native)_mm256_min_ps((__m256)a.lanes, (__m256)b.lanes)};
+}
+#endif
+
 // Here the exponential below is exactly zero: the exponent field that it shifts into place is 0.
 template <class T> constexpr T kVanishing = sizeof(T) == 8 ? T(-709) : T(-88);
 
