@@ -89,9 +89,19 @@ def _check_rows(case: Case, impl: str, outcome: Outcome) -> None:
     alive = torch.isfinite(exact.entropy)
     decided = torch.ones_like(alive)
     tolerance = _SLACK * epsilon * (1.0 + reach) + 8.0 * _distance(coarse.entropy, exact.entropy)
-    outcome.add("count", (measured.count - exact.count).abs().double(), 0.5 * torch.ones_like(tolerance), decided)
+    outcome.add(
+        "count",
+        (measured.count - exact.count).abs().double(),
+        0.5 * torch.ones_like(tolerance),
+        decided,
+    )
     outcome.add("entropy", _distance(measured.entropy(), exact.entropy), tolerance, decided)
-    outcome.add("maximum", _distance(measured.maximum, exact.maximum), _SLACK * epsilon * reach + 1e-300, decided)
+    outcome.add(
+        "maximum",
+        _distance(measured.maximum, exact.maximum),
+        _SLACK * epsilon * reach + 1e-300,
+        decided,
+    )
     if output is None:
         return
     largest = _largest(case.value)
@@ -132,7 +142,9 @@ def _terms(case: Case, beta: Tensor) -> float:
     scale = case.options["scale"]
     scale = case.query.shape[3] ** -0.5 if scale is None else scale
     sharpest = float(beta.detach().max()) if beta.numel() else 1.0
-    return max(1.0, sharpest * scale * max(_largest(case.key), _largest(case.query))) * _largest(case.value)
+    return max(1.0, sharpest * scale * max(_largest(case.key), _largest(case.query))) * _largest(
+        case.value
+    )
 
 
 def _leaves(case: Case, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -232,7 +244,9 @@ def _reach(case: Case) -> Tensor:
     terms = scale * (query * key.repeat_interleave(group, 1)[:, :, None]).sum(-1)
     mask = case.options.get("attn_mask")
     if mask is not None and mask.is_floating_point():
-        terms = terms + float(mask.double().masked_fill(mask < -1e4, 0).abs().max() if mask.numel() else 0)
+        terms = terms + float(
+            mask.double().masked_fill(mask < -1e4, 0).abs().max() if mask.numel() else 0
+        )
     if "sink" in case.options:
         terms = terms + float(case.options["sink"].double().nan_to_num(0, 0, 0).abs().max())
     return terms

@@ -208,9 +208,11 @@ class Rows:
         """exp(beta (e - m)) of visible logits; at beta = inf only the maxima remain."""
         xp = self.xp
         hard = xp.isinf(beta)
-        # The gap is at least -root and beta at most root, so that their product is finite.
-        finite = xp.clip(xp.where(hard, 1.0, beta), None, xp.largest_root(self._gap))
-        soft = xp.exp(finite * self._gap)
+        finite = xp.where(hard, 1.0, beta)
+        # Farther away than this every weight is zero, and the product would overflow.
+        root = xp.largest_root(self._gap)
+        farthest = -0.25 * root / xp.clip(finite, 1.0, None) * root
+        soft = xp.exp(finite * xp.maximum(self._gap, farthest))
         return xp.where(self._weighed & ~(hard & (self._gap < 0)), soft, 0.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +12,9 @@ from torch import Tensor
 
 Alignment = Literal["upper_left", "lower_right"]
 SinkRole = Literal["key", "apart"]
+
+_FARTHEST = 1 << 40
+"""No window has to reach farther; sums of it and a position stay integers of 64 bits."""
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -225,7 +229,7 @@ def check(
     _equal("key: width", key.shape[3], width)
     if not enable_gqa:
         _equal("key: heads (enable_gqa is False)", key_heads, heads)
-    elif key_heads == 0 or heads % key_heads:
+    elif heads % key_heads if key_heads else heads:
         raise ValueError(
             f"key: expected heads that divide the {heads} query heads, got {key_heads}"
         )
@@ -238,21 +242,22 @@ def check(
     if scale is None:
         scale = 1.0 / math.sqrt(max(width, 1))
     else:
-        _check_number("scale", scale)
+        scale = _number("scale", scale)
     if softcap is not None:
-        _check_number("softcap", softcap)
-        if softcap <= 0:
-            raise ValueError(f"softcap: expected a number above 0, got {softcap!r}")
+        softcap = _number("softcap", softcap)
+        smallest = torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny
+        if softcap < smallest:
+            raise ValueError(f"softcap: expected a number of at least {smallest}, got {softcap!r}")
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout_p: expected a number from 0 to 1, got {dropout!r}")
     if alignment not in ("upper_left", "lower_right"):
         raise ValueError(f"alignment: expected 'upper_left' or 'lower_right', got {alignment!r}")
     if sink_role not in ("key", "apart"):
         raise ValueError(f"sink_role: expected 'key' or 'apart', got {sink_role!r}")
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
-        raise TypeError(f"window: expected an integer or None, got {window!r}")
-    if window is not None and window < 1:
-        raise ValueError(f"window: expected at least 1, got {window}")
+    if window is not None:
+        window = _whole("window", window)
+        if window < 1:
+            raise ValueError(f"window: expected at least 1, got {window}")
     if sink is not None:
         _check_sink(sink, query)
         # Once, so that gradients of the primitives add up before they are rounded.
@@ -260,7 +265,7 @@ def check(
     if attn_mask is not None:
         attn_mask = _check_mask(attn_mask, query, (batch, heads, queries, keys))
 
-    reach = -1 if window is None else window - 1
+    reach = -1 if window is None else min(window, _FARTHEST) - 1
     return Problem(
         query,
         key,
@@ -325,11 +330,25 @@ def _check_mask(mask: Any, query: Tensor, shape: tuple[int, int, int, int]) -> T
         ) from None
 
 
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name}: expected a number, got {value!r}")
-    if not math.isfinite(value):
+def _number(name: str, value: Any) -> float:
+    """`value` as a float, if it is a number of any kind: of Python, NumPy or PyTorch."""
+    if type(value) not in (int, float, torch.SymInt, torch.SymFloat):
+        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+            raise TypeError(f"{name}: expected a number, got {value!r}")
+        value = float(value)
+    # In this form a compiler can follow it: infinity and NaN leave NaN.
+    if value - value != 0:
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
+    return value
+
+
+def _whole(name: str, value: Any) -> int:
+    """`value` as an integer, if it is one of any kind."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: expected an integer or None, got {value!r}")
+    return operator.index(value)
 
 
 def _equal(name: str, got: int, expected: int) -> None:

@@ -94,13 +94,16 @@ def _is_plain(problem: Problem) -> bool:
 
     Then the kernels are called directly: the dispatcher takes longer than a short decoding step.
     """
-    return not (
+    if (
         torch.compiler.is_compiling()
         or torch.is_grad_enabled()
-        or type(problem.query) is not Tensor
         or torch._C._functorch.maybe_current_level() is not None
         or torch._C._len_torch_dispatch_stack()
-    )
+    ):
+        return False
+    tensors = (problem.query, problem.key, problem.value, problem.mask, problem.sink)
+    # A subclass wants to see the call, and a negated view keeps its sign apart from its numbers.
+    return all(t is None or (type(t) is Tensor and not t.is_neg()) for t in tensors)
 
 
 def _settings(problem: Problem) -> tuple[float, float, int, int, int, bool]:

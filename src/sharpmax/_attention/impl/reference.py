@@ -38,7 +38,9 @@ def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tenso
     elif problem.sink is not None:
         # The keys keep z / (z + exp(sink)), where z = sum exp(beta e).
         sink = problem.sink.to(mass.dtype)[:, None]
-        weights = weights * torch.sigmoid(mass - sink)[..., None]
+        endless = sink == torch.inf
+        kept = torch.sigmoid(mass - torch.where(endless, 0.0, sink))
+        weights = weights * torch.where(endless, 0.0, kept)[..., None]
         mass = torch.logaddexp(mass, sink)
     return _mixed(problem, weights), mass if log_mass else None
 
@@ -65,7 +67,14 @@ def rows_of(problem: Problem) -> Rows:
 
 
 def _product(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    return scale * query @ key.mT
+    product = scale * query @ key.mT
+    if _known_finite(query) and _known_finite(key):
+        return product
+    # Logits of odd queries and keys are what they are, but a hidden one must not spoil gradients.
+    finite = torch.isfinite(query), torch.isfinite(key)
+    clean = scale * torch.where(finite[0], query, 0.0) @ torch.where(finite[1], key, 0.0).mT
+    both = finite[0].all(-1)[..., None] & finite[1].all(-1)[..., None, :]
+    return torch.where(both, clean, product.detach())
 
 
 def _promoted(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -114,4 +123,20 @@ def _mixed(problem: Problem, weights: Tensor) -> Tensor:
     if problem.dropout:
         weights = torch.nn.functional.dropout(weights, problem.dropout)
     value = problem.value.to(weights.dtype).repeat_interleave(problem.group, dim=1)
-    return (weights @ value).to(problem.query.dtype)
+    if _known_finite(problem.value):
+        return (weights @ value).to(problem.query.dtype)
+    # A value without weight is not there, be it NaN or infinite; zero times it would be NaN.
+    output = weights @ torch.where(torch.isfinite(value), value, 0.0)
+    seen = (weights != 0).to(weights.dtype)
+    odd = (torch.isnan(value), value == torch.inf, value == -torch.inf)
+    undefined, above, below = (seen @ kind.to(seen.dtype) > 0 for kind in odd)
+    output = torch.where(above, torch.inf, torch.where(below, -torch.inf, output))
+    undefined = undefined | (above & below) | torch.isnan(weights.sum(-1, keepdim=True))
+    return torch.where(undefined, torch.nan, output).to(problem.query.dtype)
+
+
+def _known_finite(value: Tensor) -> bool:
+    """Whether all values are finite; False where a graph or a transform cannot tell."""
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    return type(value) in (Tensor, torch.nn.Parameter) and bool(torch.isfinite(value).all())

@@ -1,0 +1,244 @@
+"""Edges that every implementation defines alike: infinities, hidden NaN, extremes, no heads."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import sharpmax
+from sharpmax.policies import (
+    Constant,
+    EntropyTarget,
+    Exponential,
+    Hard,
+    Identity,
+    LogLength,
+    Paper,
+    Policy,
+)
+
+every_impl = pytest.mark.parametrize("impl", ["reference", "cpu"])
+few_or_many = pytest.mark.parametrize("queries", [1, 40], ids=["decode", "panels"])
+
+
+def problem(
+    logits: list[float], queries: int = 1, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Query, key and value with these logits in every row, at scale 1; values are 0, 1, 2, …"""
+    key = torch.tensor(logits, dtype=dtype)[None, None, :, None]
+    query = torch.ones(1, 1, queries, 1, dtype=dtype)
+    value = torch.arange(len(logits), dtype=dtype)[None, None, :, None]
+    return query, key, value
+
+
+def attend(*tensors: torch.Tensor, **options: object) -> torch.Tensor:
+    return sharpmax.attention(*tensors, scale=1.0, **options)  # type: ignore[arg-type, return-value]
+
+
+@every_impl
+@few_or_many
+@pytest.mark.parametrize("policy", [Identity(), Hard(), LogLength(2.0), Paper(), Exponential(0.1)])
+def test_infinite_logits_share_a_row_also_beside_a_sink(
+    impl: str, queries: int, policy: Policy
+) -> None:
+    tensors = problem([0.0, math.inf, 1.0, math.inf], queries)
+    for sink in (None, torch.tensor([3.0]), torch.tensor([-math.inf])):
+        output = attend(*tensors, policy=policy, sink=sink, impl=impl)
+        torch.testing.assert_close(output, torch.full_like(output, 2.0))
+    # A sink that is infinite as well takes its share, and its value is zero.
+    output = attend(*tensors, policy=policy, sink=torch.tensor([math.inf]), impl=impl)
+    torch.testing.assert_close(output, torch.full_like(output, 4.0 / 3.0))
+
+
+@every_impl
+@few_or_many
+def test_an_infinite_sink_takes_all_but_infinite_logits(impl: str, queries: int) -> None:
+    tensors, sink = problem([0.0, 2.0, 1.0], queries), torch.tensor([math.inf])
+    for role in ("key", "apart"):
+        output = attend(*tensors, sink=sink, sink_role=role, impl=impl)
+        assert not output.any()
+    beside = attend(
+        *problem([0.0, math.inf], queries), sink=torch.tensor([5.0]), sink_role="apart", impl=impl
+    )
+    torch.testing.assert_close(beside, torch.ones_like(beside))
+
+
+@every_impl
+@few_or_many
+def test_logits_that_the_product_makes_minus_infinite_are_not_counted(
+    impl: str, queries: int
+) -> None:
+    query, key, value = problem([0.0, -math.inf, 0.0, 0.0], queries)
+    measured = sharpmax.attention_statistics(query, key, scale=1.0, impl=impl)
+    assert (measured.count == 3).all()
+    output = attend(query, key, value, policy=LogLength(5.0), impl=impl)
+    torch.testing.assert_close(output, torch.full_like(output, 5.0 / 3.0))
+
+
+@every_impl
+@few_or_many
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_hidden_keys_and_values_do_not_exist(impl: str, queries: int, odd: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 2, queries, 8, generator=generator)
+    key, value = torch.randn(2, 1, 2, 70, 8, generator=generator).unbind()
+    visible = torch.rand(1, 2, queries, 70, generator=generator) < 0.6
+    visible[..., 3], visible[..., 66] = False, torch.arange(queries) % 2 == 1
+    tensors = [x.clone().requires_grad_() for x in (query, key, value)]
+    clean = sharpmax.attention(*tensors, visible, policy=Exponential(1.0), impl=impl)
+    wanted = torch.autograd.grad(clean[:, :, ::2].sum(), tensors)
+    key, value = key.clone(), value.clone()
+    key[:, :, 3], value[:, :, 3] = odd, odd
+    value[:, :, 66] = odd
+    tensors = [x.clone().requires_grad_() for x in (query, key, value)]
+    output = sharpmax.attention(*tensors, visible, policy=Exponential(1.0), impl=impl)
+    # Even rows do not see key 66, odd ones do; nobody sees key 3.
+    torch.testing.assert_close(output[:, :, ::2], clean[:, :, ::2])
+    gradients = torch.autograd.grad(output[:, :, ::2].sum(), tensors)
+    torch.testing.assert_close(gradients[0][:, :, ::2], wanted[0][:, :, ::2])
+    if queries == 1:
+        for ours, theirs in zip(gradients, wanted, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+@every_impl
+@few_or_many
+def test_logits_at_the_end_of_the_range(impl: str, queries: int) -> None:
+    lowest = torch.finfo(torch.float32).min
+    output = attend(*problem([lowest, -math.inf, lowest], queries), impl=impl)
+    torch.testing.assert_close(output, torch.ones_like(output))
+    output = attend(*problem([lowest, -3e38, 3e38], queries), policy=Constant(1e30), impl=impl)
+    torch.testing.assert_close(output, torch.full_like(output, 2.0))
+
+
+@every_impl
+@few_or_many
+@pytest.mark.parametrize("policy", [Hard(), Constant(1e300), Constant(1e40)])
+def test_a_beta_beyond_the_range_is_hard(impl: str, queries: int, policy: Policy) -> None:
+    tiny = 1e-44
+    for logits in ([0.0, tiny, -tiny], [1.0, 1.0 + 1e-6, 0.0]):
+        tensors = problem(logits, queries)
+        visible = torch.ones(3, dtype=torch.bool)
+        for options in ({}, {"attn_mask": visible}, {"window": 50}):
+            output = attend(*tensors, policy=policy, impl=impl, **options)
+            torch.testing.assert_close(output, torch.ones_like(output))
+
+
+@every_impl
+@pytest.mark.parametrize("window", [sys.maxsize, 2**70, np.int64(10**6)])
+def test_a_window_beyond_all_keys_is_none(impl: str, window: int) -> None:
+    tensors = torch.randn(3, 1, 2, 9, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    for causal in (False, True):
+        ours = sharpmax.attention(*tensors, is_causal=causal, window=window, impl=impl)
+        torch.testing.assert_close(ours, sharpmax.attention(*tensors, is_causal=causal, impl=impl))
+
+
+@every_impl
+@pytest.mark.parametrize("scale", [np.float32(0.5), np.float64(0.5), torch.tensor(0.5)])
+def test_numbers_of_any_kind(impl: str, scale: float) -> None:
+    tensors = torch.randn(3, 1, 2, 9, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    ours = sharpmax.attention(
+        *tensors, scale=scale, window=np.int64(3), softcap=np.float32(2), impl=impl
+    )
+    theirs = sharpmax.attention(*tensors, scale=0.5, window=3, softcap=2.0, impl=impl)
+    assert torch.equal(ours, theirs)
+
+
+def test_what_is_no_number_or_too_small_is_refused() -> None:
+    tensors = torch.zeros(3, 1, 2, 9, 4).unbind()
+    with pytest.raises(TypeError, match=r"scale: expected a number, got '1'"):
+        sharpmax.attention(*tensors, scale="1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"window: expected an integer or None, got 2\.5"):
+        sharpmax.attention(*tensors, window=2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"softcap: expected a number of at least 1\.17"):
+        sharpmax.attention(*tensors, softcap=1e-40)
+    with pytest.raises(ValueError, match="scale: expected a finite number, got nan"):
+        sharpmax.attention(*tensors, scale=np.float64("nan"))
+
+
+@every_impl
+@pytest.mark.parametrize("enable_gqa", [False, True])
+def test_no_heads(impl: str, enable_gqa: bool) -> None:
+    tensors = [torch.zeros(1, 0, 3, 4, requires_grad=True) for _ in range(3)]
+    options = {"enable_gqa": enable_gqa, "impl": impl}
+    output = sharpmax.attention(*tensors, policy=Exponential(1.0), **options)
+    assert output.shape == (1, 0, 3, 4)
+    assert torch.autograd.grad(output.sum(), tensors)[1].shape == (1, 0, 3, 4)
+    assert sharpmax.attention_statistics(*tensors[:2], **options).entropy().shape == (1, 0, 3)
+
+
+def test_a_fake_key_beside_a_real_query_does_no_harm() -> None:
+    query = torch.randn(1, 2, 3, 4)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake = mode.from_tensor(query)
+    with torch.no_grad():
+        output = sharpmax.attention(query, fake, fake, impl="cpu")
+    assert output.shape == query.shape
+
+
+class Marked(torch.Tensor):
+    """A tensor that is told apart by its type."""
+
+
+@every_impl
+def test_views_and_subclasses_mean_what_they_mean_elsewhere(impl: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, 5, 4, generator=generator).unbind()
+    mask, sink = torch.randn(5, 5, generator=generator), torch.randn(2, generator=generator)
+    with torch.no_grad():
+        plain = sharpmax.attention(query, key, value, -mask, sink=-sink, impl=impl)
+        views = (torch._neg_view(x) for x in (mask, sink))
+        ours = sharpmax.attention(query, key, value, next(views), sink=next(views), impl=impl)
+        torch.testing.assert_close(ours, plain)
+        assert type(sharpmax.attention(query, key.as_subclass(Marked), value, impl=impl)) is Marked
+
+
+@every_impl
+@pytest.mark.parametrize("limit", [14.0, 48.0, 1.0])
+@pytest.mark.parametrize("target", [0.0, 0.3])
+def test_rows_at_the_limit_of_an_entropy_target_do_not_move_it(
+    impl: str, limit: float, target: float
+) -> None:
+    # More logits tie for the maximum than the target allows, so that beta is the limit itself.
+    generator = torch.Generator().manual_seed(0)
+    query, value = torch.randn(2, 1, 1, 4, 8, generator=generator, dtype=torch.float64).unbind()
+    key = torch.randn(1, 1, 1, 8, generator=generator, dtype=torch.float64).repeat(1, 1, 4, 1)
+    leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+    ours = torch.autograd.grad(
+        sharpmax.attention(*leaves, policy=EntropyTarget(target, limit), impl=impl).square().sum(),
+        leaves,
+    )
+    held = torch.autograd.grad(
+        sharpmax.attention(*leaves, policy=Constant(limit), impl=impl).square().sum(), leaves
+    )
+    for one, other in zip(ours, held, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_policy_cannot_be_changed_through_its_arrays() -> None:
+    given = np.array([1.0, 2.0])
+    policy = Exponential(given)
+    given[0] = 9.0
+    assert policy.reference.tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match="read-only"):
+        policy.reference[0] = 9.0
+
+
+@pytest.mark.parametrize("settings", [{"scale": 0.5}, {"softcap": 2.0, "window": 4}])
+def test_settings_compile_as_one_graph(settings: dict[str, float]) -> None:
+    tensors = torch.randn(3, 1, 2, 9, 4, generator=torch.Generator().manual_seed(0)).unbind()
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def compiled(scale: float) -> torch.Tensor:
+        return sharpmax.attention(*tensors, policy=Exponential(1.0), **{**settings, "scale": scale})
+
+    for scale in (0.5, 0.25):
+        theirs = sharpmax.attention(
+            *tensors, policy=Exponential(1.0), **{**settings, "scale": scale}
+        )
+        torch.testing.assert_close(compiled(scale), theirs)
