@@ -5,6 +5,9 @@ PYTHON ?= python3
 TORCH_PIP_OPTIONS ?=
 # Options for pytest, for example `make test PYTEST_OPTIONS='-k theory -x'`.
 PYTEST_OPTIONS ?=
+# How many cases `make fuzz` tries, and their seed.
+CASES ?= 2000
+SEED ?= 0
 # Where `make demo` writes.
 OUTPUT ?= build/demo
 
@@ -20,7 +23,7 @@ EXPERIMENTS := $(filter-out common,$(notdir $(patsubst %/__main__.py,%,$(wildcar
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables figures test lint types format clean
+.PHONY: help setup demo tables figures fuzz test lint types format clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +57,9 @@ figures: $(READY) ## Draw the figures of the documents from the results of the e
 
 test: lint types ## Set up and run the whole gate: lint, format, types, doctests, tests.
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+fuzz: $(READY) ## Compare attention with an oracle on CASES random problems of each kind.
+	PYTHONPATH=tests $(BIN)/python -m campaign --cases $(CASES) --seed $(SEED)
 
 lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .

@@ -239,10 +239,7 @@ def check(
         _equal("value: heads", value.shape[1], key_heads // maps)
         _equal("value: length", value.shape[2], keys)
 
-    if scale is None:
-        scale = 1.0 / math.sqrt(max(width, 1))
-    else:
-        scale = _number("scale", scale)
+    scale = 1.0 / math.sqrt(max(width, 1)) if scale is None else _number("scale", scale)
     if softcap is not None:
         softcap = _number("softcap", softcap)
         smallest = torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny

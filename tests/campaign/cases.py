@@ -1,4 +1,4 @@
-"""Random attention problems: every option, layout, precision and magnitude, from a seed and an index."""
+"""Random attention problems of every option, layout, precision and magnitude, by number."""
 
 from __future__ import annotations
 
@@ -214,8 +214,7 @@ def _policy(
     def number(low: float, high: float) -> Any:
         if draw.random() < 0.7:
             return round(draw.uniform(low, high), 3)
-        values = low + (high - low) * torch.rand(heads, generator=generator, dtype=torch.float64)
-        return values
+        return low + (high - low) * torch.rand(heads, generator=generator, dtype=torch.float64)
 
     choices = ["identity", "constant", "exponential", "log_length", "paper", "polynomial"]
     choices += ["monotone", "entropy_target", "exponential", "entropy_target"]

@@ -1,12 +1,13 @@
 """What attention must give, written from docs/attention.md alone: dense, in any precision.
 
-Nothing of sharpmax is imported here. In float64 this is the oracle; in the precision of a case it is
-the yardstick for rounding: an implementation may err as much as this does, times a small factor.
+Nothing of sharpmax is imported here. In float64 this is the oracle; in the precision of a case it
+is the yardstick for rounding: an implementation may err as much as this does, times a small factor.
 Everything is plain tensor algebra, so that autograd gives the gradients.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -229,7 +230,7 @@ def _monotone(knots: tuple[tuple[float, float], ...], H: Tensor) -> tuple[Tensor
     """log beta linear between knots, constant below, slope 1 above."""
     points = [(entropy, math.log(beta)) for entropy, beta in knots]
     logarithm = torch.full_like(H, points[0][1])
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+    for (left, low), (right, high) in itertools.pairwise(points):
         inside = low + (high - low) / (right - left) * (H - left)
         logarithm = torch.where((left < H) & (right >= H), inside, logarithm)
     last, top = points[-1]

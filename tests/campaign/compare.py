@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import sharpmax
-from experiments.reliability import oracle
-from experiments.reliability.cases import Case, library_policy
+from campaign import oracle
+from campaign.cases import Case, library_policy
 
 _SLACK = 64
 """Roundings that a row may gather, beside the error of the yardstick."""

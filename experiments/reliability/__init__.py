@@ -1,1 +1,0 @@
-"""Random attention problems against an independent oracle, and damage done on purpose."""
