@@ -333,10 +333,11 @@ def _number(name: str, value: Any) -> float:
         if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
             raise TypeError(f"{name}: expected a number, got {value!r}")
         value = float(value)
+    number: float = value
     # In this form a compiler can follow it: infinity and NaN leave NaN.
-    if value - value != 0:
-        raise ValueError(f"{name}: expected a finite number, got {value!r}")
-    return value
+    if number - number != 0:
+        raise ValueError(f"{name}: expected a finite number, got {number!r}")
+    return number
 
 
 def _whole(name: str, value: Any) -> int:
