@@ -30,7 +30,7 @@ Q = torch.randn(2, 4, 6, 8)
         ({"attn_mask": "causal"}, TypeError, "attn_mask: expected a boolean .*got str"),
         ({"scale": float("nan")}, ValueError, "scale: expected a finite number, got nan"),
         ({"scale": "1"}, TypeError, "scale: expected a number, got '1'"),
-        ({"softcap": 0.0}, ValueError, "softcap: expected a number above 0"),
+        ({"softcap": 0.0}, ValueError, "softcap: expected a number of at least 1.17"),
         ({"softcap": float("inf")}, ValueError, "softcap: expected a finite number"),
         ({"window": 0}, ValueError, "window: expected at least 1, got 0"),
         ({"window": 1.5}, TypeError, "window: expected an integer"),

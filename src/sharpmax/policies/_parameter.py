@@ -69,11 +69,8 @@ def as_parameter(name: str, value: Any) -> Array | float:
             f"{name}: expected a number or an array of numbers, got {value!r}"
         ) from None
     if xp.name == "numpy":
-        if array.ndim == 0:
-            return float(array)
-        # A copy that nobody can write to: a policy is frozen.
-        array = array.copy()
-        array.setflags(write=False)
+        # A copy, so that the policy does not change when the caller's array does.
+        return float(array) if array.ndim == 0 else array.copy()
     return array
 
 
