@@ -101,11 +101,11 @@ def _check_options(app: object | None, words: list[str], command: str) -> None:
         return
     import typer.main
 
-    group = typer.main.get_command(app)  # type: ignore[arg-type]
-    assert words[0] in group.commands, command  # type: ignore[attr-defined]
+    group = typer.main.get_command(app)
+    assert words[0] in group.commands, command
     known = {
         option
-        for parameter in group.commands[words[0]].params  # type: ignore[attr-defined]
+        for parameter in group.commands[words[0]].params
         for option in [*parameter.opts, *parameter.secondary_opts]
     }
     asked = {word.split("=")[0] for word in words[1:] if word.startswith("--")}

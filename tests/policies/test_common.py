@@ -193,7 +193,7 @@ def test_parameters_over_heads(framework: Framework, policy: Policy) -> None:
 @pytest.mark.parametrize("policy", [*ALL, *PER_HEAD], ids=repr)
 def test_frozen(policy: Policy) -> None:
     with pytest.raises(AttributeError):
-        policy.anything = 1  # type: ignore[attr-defined]
+        policy.anything = 1
 
 
 @every_policy

@@ -22,7 +22,7 @@ class LargestWeight(Policy):
 
     neutral = Neutral("slope", 0.0)
 
-    slope: Any = parameter(at_least=0.0)  # noqa: RUF009
+    slope: Any = parameter(at_least=0.0)
 
     def inverse_temperature(self, statistics, tempered=None):
         return 1.0 + self.slope * (1.0 - 1.0 / statistics.mass)

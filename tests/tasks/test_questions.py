@@ -46,7 +46,7 @@ TEXTS = ("It was the best of times, it was the worst of times. " * 60, "Call me 
 
 def _passkeys(tokenizer: Syllables, length: int, **options: object) -> list[Question]:
     settings = {"questions": 12, "seed": 3, **options}
-    return passkey(tokenizer, TEXTS, length, **settings)  # type: ignore[arg-type]
+    return passkey(tokenizer, TEXTS, length, **settings)
 
 
 def _pairs(tokenizer: Syllables, length: int, **options: object) -> list[Question]:

@@ -36,7 +36,7 @@ def _ways() -> list[Weigh]:
         normalisers.Softmax(policies.Exponential(1.0)),
         normalisers.Hard(),
     ]
-    return [lambda logits, _, way=way: way.weights(logits) for way in ways]  # type: ignore[misc]
+    return [lambda logits, _, way=way: way.weights(logits) for way in ways]
 
 
 def _plain(heads: Heads, sets: Sets) -> torch.Tensor:

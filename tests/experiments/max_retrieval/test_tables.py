@@ -38,7 +38,7 @@ def _mean(cell: str) -> float:
 
 def _record(method: str, accuracy: tuple[float, ...], n: int = 16, **fields: str) -> Record:
     values = {"weights": "averaged", "recipe": "standard", "group": "inference", **fields}
-    return Record(method=method, trained_with="softmax", n=n, sets=50, accuracy=accuracy, **values)  # type: ignore[arg-type]
+    return Record(method=method, trained_with="softmax", n=n, sets=50, accuracy=accuracy, **values)
 
 
 def _results(*records: Record) -> Results:
@@ -47,7 +47,7 @@ def _results(*records: Record) -> Results:
 
 @pytest.mark.parametrize("weights", ["averaged", "last"])
 def test_figures_at_inference_are_those_of_the_data(table: Results, weights: str) -> None:
-    made = inference_table(table, weights)  # type: ignore[arg-type]
+    made = inference_table(table, weights)
     rows = _rows(made)
     sizes = [int(head.replace(",", "")) for head in made.header[1:]]
     assert sizes == table.sizes()

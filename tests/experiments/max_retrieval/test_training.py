@@ -49,8 +49,8 @@ def test_killed_and_started_again_it_ends_with_the_same_weights(tmp_path: Path) 
     train(_SMALL, [0, 4], tmp_path / "undisturbed", keep=[100])
     for step in (100, 160):
         for kind in ("last", "averaged"):
-            one, _ = load_heads(weights_path(tmp_path / "killed", step), kind)  # type: ignore[arg-type]
-            other, _ = load_heads(weights_path(tmp_path / "undisturbed", step), kind)  # type: ignore[arg-type]
+            one, _ = load_heads(weights_path(tmp_path / "killed", step), kind)
+            other, _ = load_heads(weights_path(tmp_path / "undisturbed", step), kind)
             for name, tensor in one.state_dict().items():
                 assert torch.equal(tensor, other.state_dict()[name]), (step, kind, name)
 
@@ -138,4 +138,4 @@ def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
 )
 def test_bad_recipes_are_refused(arguments: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Recipe(**arguments)  # type: ignore[arg-type]
+        Recipe(**arguments)

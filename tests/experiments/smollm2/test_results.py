@@ -22,7 +22,7 @@ def test_stored_commands_can_be_run() -> None:
         program, name, *arguments = shlex.split(command)
         assert program == "sharpmax"
         # Parses every option, and runs nothing.
-        context = group.commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
+        context = group.commands[name].make_context(name, arguments)
         assert context.params["model"] == "smollm2"
         for given in context.params.get("calibration") or ():
             assert (EXPERIMENTS.parent / given.partition("=")[2]).exists()

@@ -61,7 +61,7 @@ def test_the_worst_heads_come_first() -> None:
     table = diagnosis.summary(limit=None).splitlines()
     start = table.index("heads at 40") + 2
     cells = [line.split() for line in table[start : start + 4]]
-    order = [(VERDICTS.index(row[3]), -float(row[4])) for row in cells]  # type: ignore[arg-type]
+    order = [(VERDICTS.index(row[3]), -float(row[4])) for row in cells]
     assert order == sorted(order)
     assert "more" not in table[-1]
 

@@ -100,4 +100,4 @@ def test_default_lengths_are_those_that_the_model_allows(
     limit: int | None, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sharpmax.models._evaluation.cells.positions", lambda _: limit)
-    assert default_lengths(None) == expected  # type: ignore[arg-type]
+    assert default_lengths(None) == expected
