@@ -56,7 +56,7 @@ figures: $(READY) ## Draw the figures of the documents from the results of the e
 	@for name in $(EXPERIMENTS); do $(BIN)/python -m experiments.$$name figures || exit 1; done
 
 test: lint types ## Set up and run the whole gate: lint, format, types, doctests, tests.
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile $(PYTEST_OPTIONS)
 
 fuzz: $(READY) ## Compare attention with an oracle on CASES random problems of each kind.
 	PYTHONPATH=tests $(BIN)/python -m campaign --cases $(CASES) --seed $(SEED)

@@ -1,12 +1,6 @@
-"""What all tests share: the frameworks, and set-up that has to come before the first import."""
+"""What all tests share: the frameworks and the settings of hypothesis."""
 
 from __future__ import annotations
-
-import os
-
-# Before torch is imported: on some virtual machines bfloat16 products are dispatched to
-# instructions that the processor does not have.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -45,7 +45,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=1, help="Steps of their training.")] = 4000,
     recipe_steps: Annotated[
         int, typer.Option(min=1, help="Steps of the head that is trained differently.")
-    ] = 8000,
+    ] = 7400,
 ) -> None:
     """Train heads on sets of at most 16 items and test them on up to 16,384.
 
@@ -72,13 +72,13 @@ def demo(
         heads, records = _train_and_test(
             usual, settings.seeds, settings, lambda step, note: bars.step(bar, step, note)
         )
+        measured = measure_figures(heads[0], _SIZES, command, items=_FIT_ITEMS)
         records += beside.result()[1]
     arms = [usual, other]
     recipes = {arm.name: arm.recipe.to_dict() for arm in arms}
     table = Table(command, settings.seeds, recipes, tuple(records), settings=settings.to_dict())
     table.save(output / "table.json")
     with console.status("Drawing"):
-        measured = measure_figures(heads[0], _SIZES, command, items=_FIT_ITEMS)
         save_figures(output / "figures.json", measured)
         report = write_page(output / "report.html", table, measured)
     show(console, [demo_table(table)], [report])
