@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from sharpmax.models import Window
 from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import attention_layers
+from sharpmax.models._hugging_face import HuggingFace
 
 HEADS, WIDTH = 2, 8
 
@@ -60,7 +60,8 @@ def opened(
     model: LlamaForCausalLM, family: FamilyName, flatten: bool = False
 ) -> Iterator[tuple[Sharpened, HeadParameters]]:
     """The model with rules that can be changed, and the parameters of all its heads."""
-    layers = attention_layers(model)
+    way = HuggingFace(model)
+    layers = way.layers
     references = {layer.index: torch.ones(HEADS) for layer in layers}
-    with Sharpened(model, layers) as sharpened:
+    with Sharpened(way) as sharpened:
         yield sharpened, HeadParameters(family, layers, flatten, references)

@@ -14,15 +14,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 import sharpmax
 from model_passages import Passage, expected_output
 from sharpmax._attention import problem
+from sharpmax.models._attachment import ATTRIBUTE, Attachment, statistics_to
 from sharpmax.models._interface import (
-    ATTRIBUTE,
     MASKED,
     NAME,
     NAMES,
-    Attachment,
     attention_forward,
     masked_attention_forward,
-    statistics_to,
 )
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Exponential, Hard, Policy

@@ -15,7 +15,8 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, Sta
 import sharpmax
 from model_families import BY_NAME, FAMILIES, GENERATORS, PADDING, Family, result, shared
 from model_passages import expected_output, watched
-from sharpmax.models._interface import ATTRIBUTE, NAME, NAMES, STOCK
+from sharpmax.models._attachment import ATTRIBUTE, STOCK
+from sharpmax.models._interface import NAME, NAMES
 from sharpmax.policies import Exponential, Identity
 
 REFERENCE = 0.5

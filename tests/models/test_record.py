@@ -12,7 +12,7 @@ import sharpmax
 from model_families import BY_NAME, result, shared
 from sharpmax._statistics import RowStatistics
 from sharpmax.models import CannotSharpenError, Recorder, record
-from sharpmax.models._interface import ATTRIBUTE
+from sharpmax.models._attachment import ATTRIBUTE
 from sharpmax.policies import Exponential
 
 

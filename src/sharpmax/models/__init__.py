@@ -16,6 +16,7 @@ if tuple(int(number) for number in transformers.__version__.split(".")[:2]) < (5
 from sharpmax._files import DamagedFileError
 from sharpmax.models import _interface
 from sharpmax.models._answers import Answer, Asked, answer
+from sharpmax.models._attachment import Recorder
 from sharpmax.models._calibration.calibrate import Stage, calibrate
 from sharpmax.models._calibration.objectives import (
     Splits,
@@ -32,10 +33,9 @@ from sharpmax.models._evaluation.evaluate import EvaluationProgress, evaluate
 from sharpmax.models._evaluation.result import CellResult, Evaluation
 from sharpmax.models._evaluation.verdict import Comparison, Verdict
 from sharpmax.models._handle import LayerStatus, Sharpened
-from sharpmax.models._inspect import CannotSharpenError
-from sharpmax.models._interface import Recorder
 from sharpmax.models._load import CannotLoadError, load_model
 from sharpmax.models._sharpen import record, sharpen
+from sharpmax.models._way import CannotSharpenError
 
 __all__ = [
     "Answer", "Asked", "Calibration", "CannotLoadError", "CannotSharpenError", "CellResult",

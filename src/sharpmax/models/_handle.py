@@ -8,14 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from transformers import PreTrainedModel
-
-from sharpmax.models import _inspect
-from sharpmax.models._config import SETTING, Hold
-from sharpmax.models._inspect import CannotSharpenError, Layer
-from sharpmax.models._interface import ATTRIBUTE, MASKED, NAME, NAMES, STOCK, Attachment
+from sharpmax.models._attachment import STOCK, Attachment
 from sharpmax.models._model_families import Kind
 from sharpmax.models._rule import Rule
+from sharpmax.models._way import CannotSharpenError, Layer, Way
 from sharpmax.policies import Policy
 
 Rules = Mapping[int, Rule]  # by the index of the layer
@@ -63,33 +59,24 @@ class Sharpened:
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        layers: list[Layer],
-        rules: Rules | None = None,
-        **options: Any,
+        self, way: Way, rules: Rules | None = None, default: Rule | None = None, **options: Any
     ) -> None:
-        # The options are those of `Attachment`.
-        self.model = model
-        self.notes = _inspect.own_temperatures(model)
-        self._layers = layers
-        self._attachments = {
-            layer.index: Attachment(layer.index, Rule(), layer.heads, **options)
-            for layer in layers
-            if layer.unreachable is None
-        }
+        # Layers that are found later get the default; the options are those of `Attachment`.
+        self.model = way.model
+        self.notes = way.notes
+        self._way, self._default, self._options = way, default or Rule(), options
+        self._active = False
+        self._attachments: dict[int, Attachment] = {}
+        for layer in way.layers:
+            if layer.unreachable is None:
+                self._adopt(layer).rule = Rule()
         set_rules(self, rules or {})
-        self._held: list[Hold] = []
         self._attach()
 
     def restore(self) -> None:
         """Undo the sharpening exactly. Calling it again has no effect."""
-        for index, mine in self._attachments.items():
-            attributes = self._layers[index].module.__dict__
-            if attributes.get(ATTRIBUTE) is mine:
-                del attributes[ATTRIBUTE]
-        while self._held:
-            self._held.pop().release()
+        self._way.detach()
+        self._active = False
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -108,21 +95,18 @@ class Sharpened:
     @property
     def active(self) -> bool:
         """Whether the model is sharpened now."""
-        return bool(self._held)
+        return self._active
 
     def status(self) -> list[LayerStatus]:
         """Return what each attention layer does now, one row per layer."""
-        return [self._row(layer) for layer in self._layers]
+        self._way.settle()
+        return [self._row(layer) for layer in self._way.layers]
 
     def _row(self, layer: Layer) -> LayerStatus:
-        current = _current(layer)
-        rule, why_not = Rule(), layer.unreachable
-        attachment: Attachment | None = layer.module.__dict__.get(ATTRIBUTE)
-        if why_not is None and attachment is None:
-            why_not = "restored"
-        elif why_not is None and current not in NAMES:
-            why_not = f"its configuration says {current!r}, not {NAME!r}"
-        elif why_not is None and attachment is not None:
+        current, why_not = self._way.state(layer)
+        rule = Rule()
+        if why_not is None:
+            attachment = self._attachments[layer.index]
             rule = attachment.rule
             current = STOCK if rule.policy is None else attachment.used or NOT_CALLED
             why_not = "no policy" if rule.is_stock else None
@@ -133,23 +117,25 @@ class Sharpened:
             current, why_not,
         )  # fmt: skip
 
+    def _adopt(self, layer: Layer | None) -> Attachment:
+        """Make the attachment of a layer; None: of layers that are not known yet."""
+        if layer is None:
+            return Attachment(-1, self._default, **self._options)
+        made = Attachment(layer.index, self._default, layer.heads, **self._options)
+        self._attachments[layer.index] = made
+        return made
+
     def _attach(self) -> None:
-        """Put the rules on the modules and our name into the configurations."""
-        taken = [layer.name for layer in self._layers if ATTRIBUTE in layer.module.__dict__]
-        if taken:
+        """Give the layers their attachments, and check that they will call us."""
+        taken = self._way.taken()
+        if taken is not None:
             raise CannotSharpenError(
-                f"{type(self.model).__name__}: {taken[0]} is already sharpened; call restore() on "
+                f"{type(self.model).__name__}: {taken} is already sharpened; call restore() on "
                 "the first handle, or pass one mapping with all policies"
             )
         try:
-            self._held = [Hold.take(config) for config in _inspect.configs(self.model)]
-            for index, attachment in self._attachments.items():
-                # Past nn.Module's bookkeeping: this is neither a parameter nor a submodule.
-                self._layers[index].module.__dict__[ATTRIBUTE] = attachment
-            self.model.set_attn_implementation(NAME)
-            for hold in self._held:
-                if hold.original == "eager" and hold.config.__dict__[SETTING] == NAME:
-                    hold.config.__dict__[SETTING] = MASKED
+            self._active = True
+            self._way.attach(self._attachments, self._adopt)
             self._verify()
         except BaseException:
             self.restore()
@@ -157,12 +143,11 @@ class Sharpened:
 
     def _verify(self) -> None:
         """Check that every layer will call us, which transformers does not guarantee."""
-        layers = [self._layers[index] for index in self._attachments]
-        missed = [self._row(layer) for layer in layers if _current(layer) not in NAMES]
-        reasons = "; ".join(f"{row.name}: {row.why_not}" for row in missed)
-        if len(missed) == len(layers):
+        missed = self._way.missed()
+        reasons = "; ".join(f"{self._way.layers[i].name}: {why}" for i, why in missed.items())
+        if missed and len(missed) == len(self._attachments):
             raise CannotSharpenError(f"{type(self.model).__name__}: nothing was changed. {reasons}")
-        if any(not self._attachments[row.index].rule.is_stock for row in missed):
+        if any(not self._attachments[index].rule.is_stock for index in missed):
             warnings.warn(f"not sharpened: {reasons}", stacklevel=5)
 
     def __enter__(self) -> Self:
@@ -179,7 +164,7 @@ class Sharpened:
 
 def set_rules(sharpened: Sharpened, rules: Rules) -> None:
     """Give layers other rules, by index, from the next call on; other layers keep theirs."""
-    size, rank = _inspect.tensor_parallel(sharpened.model)
+    size, rank = sharpened._way.ranks
     for index, rule in rules.items():
         attachment = sharpened._attachments[index]
         attachment.rule, attachment.local, attachment.used = rule, None, None
@@ -197,9 +182,3 @@ def neutral_rules(sharpened: Sharpened) -> Iterator[None]:
         yield
     finally:
         set_rules(sharpened, saved)
-
-
-def _current(layer: Layer) -> str:
-    """Return the name of the attention in the configuration of a layer."""
-    config = getattr(layer.module, "config", None)
-    return str(getattr(config, "_attn_implementation", "its own"))

@@ -5,59 +5,37 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sharpmax._files import RefusedError
 from sharpmax.models import _model_families as families
 from sharpmax.models._config import SETTING
+from sharpmax.models._way import CannotSharpenError, Layer
 
 _INTERFACE = re.compile(r"ALL_ATTENTION_FUNCTIONS\s*(\.get_interface\(|\[)")
 
 
-class CannotSharpenError(RefusedError):
-    """Raised for a model, or a chosen layer, whose attention cannot be sharpened."""
+def inner_models(model: nn.Module) -> list[PreTrainedModel]:
+    """Return the transformers models that `model` is or contains, without those inside others."""
+    inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+    nested = {id(part) for each in inside for part in each.modules() if part is not each}
+    return [each for each in inside if id(each) not in nested]
 
 
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """An attention layer of a model."""
-
-    index: int  # among the attention layers, in the order of `model.named_modules()`
-    name: str
-    module: nn.Module
-    kind: families.Kind
-    heads: int | None  # query heads on all ranks, or None if the module does not say
-    unreachable: str | None  # why the layer cannot be sharpened, or None
-
-
-def inner_model(model: object) -> PreTrainedModel:
+def inner_model(model: nn.Module) -> PreTrainedModel:
     """Return the one transformers model that `model` is or contains."""
-    found = []
-    if isinstance(model, nn.Module):
-        inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
-        nested = {id(part) for each in inside for part in each.modules() if part is not each}
-        found = [each for each in inside if id(each) not in nested]
+    found = inner_models(model)
     if len(found) != 1:
         raise TypeError(
             "model: expected a transformers model, or a module that contains exactly one, "
             f"got {type(model).__name__} with {len(found)}"
         )
     return found[0]
-
-
-def open_model(model: object) -> tuple[PreTrainedModel, list[Layer]]:
-    """Return the inner model and its attention layers, at least one of which can be sharpened."""
-    inner = inner_model(model)
-    layers = attention_layers(inner)
-    check_reachable(inner, layers)
-    return inner, layers
 
 
 def attention_layers(model: PreTrainedModel) -> list[Layer]:
@@ -194,23 +172,6 @@ def check_one_rank(model: PreTrainedModel) -> None:
         )
 
 
-@contextmanager
-def evaluation_mode(model: nn.Module, *, frozen: bool = False) -> Iterator[None]:
-    """Put a model into evaluation mode within a block, if `frozen` without gradients of weights."""
-    training = [module for module in model.modules() if module.training]
-    learning = [weight for weight in model.parameters() if frozen and weight.requires_grad]
-    for weight in learning:
-        weight.requires_grad_(False)
-    model.eval()
-    try:
-        yield
-    finally:
-        for weight in learning:
-            weight.requires_grad_(True)
-        for module in training:
-            module.training = True
-
-
 def _uses_interface(module: nn.Module) -> bool:
     return _INTERFACE.search(_source_of(module)) is not None
 
@@ -246,13 +207,7 @@ def _unreachable(module: nn.Module) -> str | None:
 
 def _looks_like_attention(module: nn.Module) -> bool:
     """Tell whether a module is an attention, no submodule of which uses the interface."""
-    name = type(module).__name__
-    if (
-        not re.search("attention|attn", name, re.IGNORECASE)
-        or next(module.parameters(), None) is None
-    ):
-        return False
-    return not re.search("Output|Norm|Embedding|Bias|Pooler|Mask", name) and not any(
+    return families.sounds_like_attention(module) and not any(
         _uses_interface(each) or "Attention" in type(each).__name__
         for each in module.modules()
         if each is not module

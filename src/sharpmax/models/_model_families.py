@@ -61,6 +61,16 @@ def head_count(module: nn.Module) -> int | None:
     return None
 
 
+def sounds_like_attention(module: nn.Module) -> bool:
+    """Tell whether the name of a class with weights says that it attends."""
+    name = type(module).__name__
+    return (
+        re.search("attention|attn", name, re.IGNORECASE) is not None
+        and re.search("Output|Norm|Embedding|Bias|Pooler|Mask", name) is None
+        and next(module.parameters(), None) is not None
+    )
+
+
 def chosen_keys(source: str) -> str | None:
     """Return the argument by which a layer restricts its attention to keys of its choice."""
     found = _CHOSEN_KEYS.search(source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,16 @@ class Rule:
     def is_stock(self) -> bool:
         """Whether the layer is left as it is."""
         return self.policy is None and self.gain is None
+
+    def on_chosen(self, output: Tensor, stock: Callable[[], Tensor]) -> Tensor:
+        """Return an output on the chosen heads, and what the model itself computes on others."""
+        if self.chosen is None:
+            return output
+        return torch.where(self.chosen.to(output.device)[:, None, None], output, stock())
+
+    def scaled(self, output: Tensor) -> Tensor:
+        """Apply the gain to an output: [batch, heads, queries, value width]."""
+        return output if self.gain is None else output * self.gain.to(output)[:, None, None]
 
     def between(self, start: int, stop: int) -> Rule:
         """Return the rule of the heads from `start` to `stop`, as one rank holds them."""

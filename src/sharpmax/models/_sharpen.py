@@ -9,12 +9,13 @@ from typing import Any
 from torch import nn
 
 from sharpmax._attention import Implementation, SinkRole
+from sharpmax.models._attachment import Recorder, statistics_to
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import CannotSharpenError, Layer, open_model
-from sharpmax.models._interface import Recorder, statistics_to
 from sharpmax.models._model_families import KINDS
+from sharpmax.models._open import open_model
 from sharpmax.models._rule import Rule
+from sharpmax.models._way import CannotSharpenError, Layer
 from sharpmax.policies import Identity, Policy
 
 Which = int | str
@@ -33,6 +34,7 @@ def sharpen(
     impl: Implementation = "auto",
     detach_temperature: bool = False,
     sink_role: SinkRole = "key",
+    example: Any = None,
 ) -> Sharpened:
     """Keep the attention of a Hugging Face model sharp, without changing its weights.
 
@@ -62,6 +64,9 @@ def sharpen(
         detach_temperature: treat beta as a constant in the backward pass.
         sink_role: role of a learned sink (gpt-oss). "key": the sink is one more key, which counts
             in entropy and n and is sharpened. "apart": neither.
+        example: arguments for one call of a model that is not of transformers, which finds its
+            layers: a tuple, a mapping or one argument, or a function that calls the model.
+            Required to choose layers or heads; otherwise they are found as the model is called.
 
     Returns:
         A handle, which is a context manager: `restore`, `disabled`, `status`.
@@ -83,12 +88,22 @@ def sharpen(
         Sharpened(LlamaForCausalLM: 2 of 2 attention layers)
         >>> sharpened.restore()
     """
-    inner, found = open_model(model)
+    way = open_model(model, example)
+    found, everywhere = way.layers, isinstance(policy, Policy) and layers is None and heads is None
+    if not way.complete and not everywhere:
+        raise ValueError(
+            "example: expected inputs of the model, got None; a model that is not of transformers "
+            "has to be called before layers or heads can be chosen"
+        )
     if isinstance(policy, Calibration):
-        policy.check(inner)
+        policy.check(way.model)
     rules = plan(found, policy, layers, heads)
-    name = type(inner).__name__
-    if _changes_something(policy) and all(rule.is_stock for rule in rules.values()):
+    name = type(way.model).__name__
+    if (
+        way.complete
+        and _changes_something(policy)
+        and all(rule.is_stock for rule in rules.values())
+    ):
         raise CannotSharpenError(
             f"{name}: expected layers and heads that exist in this model, got none; choose from "
             "Sharpened.status(), or leave out layers and heads"
@@ -97,8 +112,9 @@ def sharpen(
     if missing and isinstance(policy, Policy) and layers is None and _changes_something(policy):
         warnings.warn(f"{name}: not sharpened: {'; '.join(missing)}", stacklevel=2)
     return Sharpened(
-        inner, found, rules, impl=impl, detach_temperature=detach_temperature, sink_role=sink_role
-    )
+        way, rules, Rule.make(policy) if everywhere else None,  # type: ignore[arg-type]
+        impl=impl, detach_temperature=detach_temperature, sink_role=sink_role,
+    )  # fmt: skip
 
 
 def record(model: nn.Module, recorder: Recorder, *, sink_role: SinkRole = "key") -> Sharpened:
@@ -134,8 +150,7 @@ def record(model: nn.Module, recorder: Recorder, *, sink_role: SinkRole = "key")
     """
     if not isinstance(recorder, Recorder):
         raise TypeError(f"recorder: expected an object with a method record, got {recorder!r:.40}")
-    inner, layers = open_model(model)
-    return Sharpened(inner, layers, sink_role=sink_role, observe=statistics_to(recorder))
+    return Sharpened(open_model(model), sink_role=sink_role, observe=statistics_to(recorder))
 
 
 def plan(

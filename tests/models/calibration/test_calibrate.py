@@ -16,7 +16,7 @@ from sharpmax.models._calibration.calibrate import Stage, references
 from sharpmax.models._calibration.fit import Term
 from sharpmax.models._calibration.objectives import text_loss
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import attention_layers
+from sharpmax.models._hugging_face import HuggingFace
 from sharpmax.tasks import Question
 
 HEADS, WIDTH = 4, 16
@@ -184,8 +184,7 @@ def test_it_is_left_as_it_was_after_an_error() -> None:
 
 def test_the_reference_of_the_entropy_is_that_of_the_model() -> None:
     model, windows = _model(), _windows().fit
-    layers = attention_layers(model)
-    with Sharpened(model, layers) as sharpened:
+    with Sharpened(HuggingFace(model)) as sharpened:
         found = references(sharpened, Term(text_loss, windows, 1))
         assert sharpened.active
     measured = sharpmax.diagnose(model, [list(window.ids) for window in windows], lengths=[12, 24])

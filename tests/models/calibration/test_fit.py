@@ -14,7 +14,7 @@ from calibrated_model import distance, opened, some_windows, tiny, whole
 from sharpmax.models._calibration.fit import Term, _shuffled, fit, gradients
 from sharpmax.models._calibration.parameters import FAMILIES
 from sharpmax.models._calibration.select import losses_of
-from sharpmax.models._inspect import evaluation_mode
+from sharpmax.models._way import evaluation_mode
 
 OPTIONS: dict[str, Any] = {"steps": 30, "learning_rate": 0.1, "shrink": 0.0, "seed": 0}
 

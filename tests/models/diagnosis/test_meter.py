@@ -10,9 +10,10 @@ from torch import Tensor, nn
 import sharpmax
 from sharpmax._attention import problem as problems
 from sharpmax._attention.problem import Problem
+from sharpmax.models._attachment import ATTRIBUTE, Attachment
 from sharpmax.models._diagnosis import meter as _meter
 from sharpmax.models._diagnosis.meter import LooksAheadError, Meter, measure, rows_of
-from sharpmax.models._interface import ATTRIBUTE, Attachment, attention_forward
+from sharpmax.models._interface import attention_forward
 from sharpmax.models._rule import Rule
 
 LENGTH = 12

@@ -23,7 +23,8 @@ from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._calibration.select import Selection, losses_of, select
 from sharpmax.models._handle import Sharpened, neutral_rules
-from sharpmax.models._inspect import check_causal_lm, check_items, check_one_rank, open_model
+from sharpmax.models._inspect import check_causal_lm, check_items, check_one_rank
+from sharpmax.models._open import open_model
 from sharpmax.models._sharpen import record
 
 _OBJECTIVES: dict[str, tuple[str, Objective, Objective | None]] = {
@@ -119,7 +120,8 @@ def calibrate(
         NotImplementedError: the heads of the model are distributed over ranks.
         TypeError, ValueError: names the argument, what was expected and what came.
     """
-    inner, layers = open_model(model)
+    way = open_model(model)
+    inner, layers = way.model, way.layers
     if text is not None or not callable(objective):
         # Texts and answers are measured token by token.
         check_causal_lm(inner, layers)
@@ -156,7 +158,7 @@ def calibrate(
             found.append(Term(guard, getattr(text, split), text_batch, text_weight))
         return found
 
-    with Sharpened(inner, layers) as sharpened:
+    with Sharpened(way) as sharpened:
         measured = None
         if "entropy" in family.split("+"):
             # The usual entropy is that of ordinary text, where there is any.

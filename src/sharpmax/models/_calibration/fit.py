@@ -13,7 +13,7 @@ from torch import Tensor
 from sharpmax.models._calibration.objectives import Objective
 from sharpmax.models._calibration.parameters import HeadParameters
 from sharpmax.models._handle import Sharpened, set_rules
-from sharpmax.models._inspect import evaluation_mode
+from sharpmax.models._way import evaluation_mode
 
 Groups = list[list[Any]]
 

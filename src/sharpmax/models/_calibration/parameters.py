@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from sharpmax.models._inspect import Layer
 from sharpmax.models._rule import Rule
+from sharpmax.models._way import Layer
 from sharpmax.policies import Constant, Exponential, Policy
 
 FamilyName = Literal["constant", "entropy", "gain", "constant+gain", "entropy+gain"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from sharpmax.models._calibration.fit import Term, gradients
 from sharpmax.models._calibration.parameters import HeadParameters
 from sharpmax.models._handle import Sharpened, set_rules
-from sharpmax.models._inspect import evaluation_mode
+from sharpmax.models._way import evaluation_mode
 
 # Where derivatives are taken between no change (0) and the fitted numbers (1): the two points of
 # Gauss-Legendre quadrature, which integrates polynomials of degree 3 exactly.

@@ -18,7 +18,8 @@ from sharpmax.models._diagnosis.inputs import check_count, prepare
 from sharpmax.models._diagnosis.meter import LooksAheadError, Meter
 from sharpmax.models._diagnosis.result import Diagnosis
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import CannotSharpenError, evaluation_mode, open_model
+from sharpmax.models._open import open_model
+from sharpmax.models._way import CannotSharpenError, evaluation_mode
 
 ROWS = 64  # measured per length
 TAIL = 16  # tokens that count as the last ones
@@ -91,7 +92,8 @@ def diagnose(
         >>> round(diagnosis.heads[0].slope, 1)
         1.0
     """
-    inner, layers = open_model(model)
+    way = open_model(model)
+    inner, layers = way.model, way.layers
     _check_model(inner, [layer.kind for layer in layers])
     check_count("tail", tail, 1)
     check_count("rows", rows, 1)
@@ -109,7 +111,7 @@ def diagnose(
     # Kinds may be wrong about causality: the meter notices rows that look ahead.
     causal = any(layer.kind != "encoder" for layer in reachable)
     passes = _Passes(inner, meter, causal and not isinstance(texts_or_ids, Mapping))
-    with Sharpened(inner, layers, observe=meter.observe) as recording, evaluation_mode(inner):
+    with Sharpened(way, observe=meter.observe) as recording, evaluation_mode(inner):
         try:
             for each in given:
                 passes.run(each)

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sharpmax.models._diagnosis.meter import RowFigures, Slot
-from sharpmax.models._inspect import Layer
 from sharpmax.models._model_families import Kind
+from sharpmax.models._way import Layer
 from sharpmax.theory import critical_length
 
 Verdict = Literal["dispersing", "growing", "flat", "sink", "local"]

@@ -25,10 +25,10 @@ from sharpmax.models._evaluation.result import CellResult, Evaluation
 from sharpmax.models._inspect import (
     attention_layers,
     check_causal_lm,
-    evaluation_mode,
     inner_model,
 )
 from sharpmax.models._sharpen import sharpen
+from sharpmax.models._way import evaluation_mode
 from sharpmax.policies import Policy
 from sharpmax.tasks import Tokenizer, own_source
 

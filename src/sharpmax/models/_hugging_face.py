@@ -1,0 +1,63 @@
+"""The way into Hugging Face models, through transformers' attention interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from transformers import PreTrainedModel
+
+from sharpmax.models import _inspect
+from sharpmax.models._attachment import ATTRIBUTE, Attachment
+from sharpmax.models._config import SETTING, Hold
+from sharpmax.models._interface import MASKED, NAME, NAMES
+from sharpmax.models._way import Layer, Way
+
+
+class HuggingFace(Way):
+    """A transformers model, whose configurations get our name while it has attachments."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.layers = _inspect.attention_layers(model)
+        self.notes = _inspect.own_temperatures(model)
+        self.ranks = _inspect.tensor_parallel(model)
+        self._held: list[Hold] = []
+        self._attachments: Mapping[int, Attachment] = {}
+
+    def attach(
+        self,
+        attachments: Mapping[int, Attachment],
+        adopt: Callable[[Layer | None], Attachment],
+    ) -> None:
+        self._attachments = attachments
+        self._held = [Hold.take(config) for config in _inspect.configs(self.model)]
+        for index, attachment in attachments.items():
+            # Past nn.Module's bookkeeping: this is neither a parameter nor a submodule.
+            self.layers[index].module.__dict__[ATTRIBUTE] = attachment
+        self.model.set_attn_implementation(NAME)
+        for hold in self._held:
+            if hold.original == "eager" and hold.config.__dict__[SETTING] == NAME:
+                hold.config.__dict__[SETTING] = MASKED
+
+    def detach(self) -> None:
+        for index, mine in self._attachments.items():
+            attributes = self.layers[index].module.__dict__
+            if attributes.get(ATTRIBUTE) is mine:
+                del attributes[ATTRIBUTE]
+        while self._held:
+            self._held.pop().release()
+
+    def taken(self) -> str | None:
+        found = (layer.name for layer in self.layers if ATTRIBUTE in layer.module.__dict__)
+        return next(found, None)
+
+    def state(self, layer: Layer) -> tuple[str, str | None]:
+        config = getattr(layer.module, "config", None)
+        current = str(getattr(config, "_attn_implementation", "its own"))
+        if layer.unreachable is not None:
+            return current, layer.unreachable
+        mine = self._attachments.get(layer.index)
+        if mine is None or layer.module.__dict__.get(ATTRIBUTE) is not mine:
+            return current, "restored"
+        why = None if current in NAMES else f"its configuration says {current!r}, not {NAME!r}"
+        return current, why
