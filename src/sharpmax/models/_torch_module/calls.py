@@ -175,7 +175,7 @@ class Call:
         return "encoder" if bool((seen & later).any()) else "global"
 
     def problem(self) -> Problem:
-        query, key, value, mask, *_ = self.folded
+        query, key, value, mask = self.folded[:4]
         return _attention.check(
             query, key, value, attn_mask=mask, is_causal=self.is_causal, alignment="upper_left",
             scale=self.scale, softcap=None, sink=None, sink_role="key", window=None,
@@ -183,7 +183,7 @@ class Call:
         )  # fmt: skip
 
     def stock(self, _: Problem | None) -> Tensor:
-        query, key, value, mask, *_ = self.folded
+        query, key, value, mask = self.folded[:4]
         return F.scaled_dot_product_attention(
             query, key, value, mask, self.dropout, self.is_causal,  # type: ignore[arg-type]
             scale=self.scale, enable_gqa=self.enable_gqa,

@@ -157,7 +157,7 @@ def _may_attend(module: nn.Module) -> bool:
     return not of_torch or isinstance(module, _ATTENDING)
 
 
-def _serving(kind: Any) -> type:
+def _serving(kind: Any) -> Any:
     """Return a subclass that runs the forward pass of a kind of module, and serves its calls."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,5 +185,5 @@ def _serving(kind: Any) -> type:
     elif issubclass(kind, nn.TransformerEncoder):
         body["use_nested_tensor"] = property(lambda _: False)
     body |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    made: type = type(kind)(kind.__name__, (kind,), body)
+    made: Any = type(kind)(kind.__name__, (kind,), body)
     return made
