@@ -57,8 +57,5 @@ class ASEntmax(Entmax):
         logits, values = self.logits(query, key, scale), promoted(query)
         beta = F.softplus(mapped(values, self.to_beta))
         gamma = self.reach * torch.tanh(mapped(values, self.to_gamma))
-        length = visible_count(seen(logits, visible)).to(values.dtype).log1p()
+        length = visible_count(seen(logits, visible), values).log1p()
         return self.weights((self.delta + beta * length**gamma) * logits, visible).to(query.dtype)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, {super().extra_repr()}"

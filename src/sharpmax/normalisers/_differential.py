@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax
 from sharpmax.normalisers._parameters import check_heads, check_number, check_whole
 
 
@@ -42,12 +42,8 @@ class Differential(Normaliser):
         start = check_number("initial", initial)
         self.subtracted = nn.Parameter(torch.full((heads, 1, 1), start))
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
         check_heads("logits", logits, 2 * self.heads)
-        values, visible = prepared(logits, visible)
-        maps = masked_softmax(values, visible)
+        maps = masked_softmax(logits, visible)
         kept, common = maps[..., 0::2, :, :], maps[..., 1::2, :, :]
-        return (kept - self.subtracted * common).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}"
+        return kept - self.subtracted * common

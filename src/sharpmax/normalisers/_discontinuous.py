@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, promoted
+from sharpmax.normalisers._normaliser import Normaliser, promoted
 from sharpmax.normalisers._parameters import Generators, check_heads, check_whole, drawn, mapped
 
 
@@ -57,10 +57,3 @@ class Discontinuous(Normaliser):
         slope = torch.sigmoid(before)
         step = (before > 0).to(slope.dtype) + (slope - slope.detach())
         return super().logits(query, values + mapped(step, self.outer), scale)
-
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        return masked_softmax(values, visible).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, hidden={self.hidden}"

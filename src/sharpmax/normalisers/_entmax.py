@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sharpmax._extras import require
-from sharpmax.normalisers._normaliser import Normaliser, prepared
+from sharpmax.normalisers._normaliser import Normaliser
 from sharpmax.normalisers._parameters import check_number
 
 
@@ -40,16 +40,15 @@ class Entmax(Normaliser):
     def _package(self) -> ModuleType:
         return require("entmax", extra="entmax", what=f"sharpmax.normalisers.{type(self).__name__}")
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        if values.shape[-1] == 0:
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        if logits.shape[-1] == 0:
             return logits
         # What lies twice as far below the maximum as a key with weight can may lie there exactly:
         # it has weight 0 and gradient 0, and no large number enters the sums of the algorithms.
-        lowest = torch.finfo(values.dtype).min
-        maximum = torch.where(visible, values, lowest).amax(-1, keepdim=True).detach()
+        lowest = torch.finfo(logits.dtype).min
+        maximum = torch.where(visible, logits, lowest).amax(-1, keepdim=True).detach()
         floor = -2.0 / (self.alpha - 1.0)
-        gap = torch.where(visible, (values - maximum).clamp(min=floor), floor)
+        gap = torch.where(visible, (logits - maximum).clamp(min=floor), floor)
         package = self._package()
         if self.alpha == 1.5:
             weights = package.entmax15(gap, dim=-1)
@@ -57,10 +56,7 @@ class Entmax(Normaliser):
             weights = package.sparsemax(gap, dim=-1)
         else:
             weights = package.entmax_bisect(gap, alpha=self.alpha, dim=-1)
-        return torch.where(visible, weights, 0.0).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha:g}"
+        return torch.where(visible, weights, 0.0)
 
 
 class Sparsemax(Entmax):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from sharpmax import policies
 from sharpmax._softmax import softmax
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax
 
 
 class Hard(Normaliser):
@@ -28,13 +28,9 @@ class Hard(Normaliser):
         super().__init__()
         self.straight_through = straight_through
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        weights: Tensor = softmax(values.detach(), policies.Hard(), where=visible)
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        weights: Tensor = softmax(logits.detach(), policies.Hard(), where=visible)
         if self.straight_through:
-            soft = masked_softmax(values, visible)
+            soft = masked_softmax(logits, visible)
             weights = weights + (soft - soft.detach())
-        return weights.to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"straight_through={self.straight_through}"
+        return weights

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sharpmax.normalisers._normaliser import Normaliser, prepared, promoted
+from sharpmax.normalisers._normaliser import Normaliser, promoted
 from sharpmax.normalisers._parameters import check_heads, check_whole
 
 
@@ -39,7 +39,7 @@ class Linear(Normaliser):
         super().__init__()
         if normalise and heads is not None:
             raise ValueError(f"heads: expected None with normalise, got {heads!r}")
-        self.normalised = normalise
+        self.normalise = self.normalised = normalise
         self.heads = heads
         self.gain: nn.Parameter | None = None
         if heads is not None:
@@ -51,15 +51,11 @@ class Linear(Normaliser):
         products = self.logits(F.elu(promoted(query)) + 1, F.elu(promoted(key)) + 1, scale)
         return self.weights(products, visible).to(query.dtype)
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
         if self.normalised:
-            total = values.sum(-1, keepdim=True)
-            values = values / torch.where(total == 0, 1.0, total)
-        elif self.heads is not None and self.gain is not None:
+            total = logits.sum(-1, keepdim=True)
+            return logits / torch.where(total == 0, 1.0, total)
+        if self.heads is not None and self.gain is not None:
             check_heads("logits", logits, self.heads)
-            values = self.gain * values
-        return values.to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, normalise={self.normalised}"
+            logits = self.gain * logits
+        return logits

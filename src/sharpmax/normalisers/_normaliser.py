@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sharpmax._arrays import broadcast
 
 
-class Normaliser(nn.Module, ABC):
+class Normaliser(nn.Module):
     """A map from the logits e of a row to its weights; the last axis is that of the keys.
 
     For every normaliser: hidden keys have weight 0 exactly and do not count in n; a row that sees
@@ -21,9 +21,9 @@ class Normaliser(nn.Module, ABC):
     mixes heads, so independent heads can be stacked. `weights` of a normaliser without parameters
     takes logits [..., keys] of any shape.
 
-    To write a normaliser, define `weights`. Override `logits` to make logits in another way.
-    Override `forward` if weights depend on more than logits; `sharpmax.attention` then accepts
-    neither a softcap nor a bias.
+    To write a normaliser, define `weigh`; without it, this is softmax. Override `logits` to make
+    logits in another way. Override `forward` if weights depend on more than logits;
+    `sharpmax.attention` then accepts neither a softcap nor a bias.
     """
 
     maps: ClassVar[int] = 1
@@ -46,7 +46,6 @@ class Normaliser(nn.Module, ABC):
         """
         return scale * promoted(query) @ promoted(key).mT
 
-    @abstractmethod
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the weights of rows of logits.
 
@@ -61,12 +60,27 @@ class Normaliser(nn.Module, ABC):
         Raises:
             TypeError, ValueError: for a `visible` that is not boolean or does not broadcast.
         """
+        visible = seen(logits, visible) & (logits != -math.inf)
+        values = torch.where(visible, promoted(logits), 0.0)
+        return self.weigh(values, visible).to(logits.dtype)
+
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        """Compute the weights of rows in single precision at least, where hidden logits are 0.
+
+        Hidden logits get no gradient. Both arguments have the shape of `weights`.
+        """
+        return masked_softmax(logits, visible)
 
     def forward(
         self, query: Tensor, key: Tensor, *, scale: float, visible: Tensor | None = None
     ) -> Tensor:
         """Compute weights [batch, heads, queries, keys], in the dtype of `query`."""
         return self.weights(self.logits(query, key, scale), visible).to(query.dtype)
+
+    def extra_repr(self) -> str:
+        """Return the arguments that the normaliser was made with."""
+        names = inspect.signature(type(self)).parameters
+        return ", ".join(f"{name}={getattr(self, name)}" for name in names if hasattr(self, name))
 
 
 def promoted(values: Tensor) -> Tensor:
@@ -84,15 +98,6 @@ def seen(logits: Tensor, visible: Tensor | None) -> Tensor:
     return shown
 
 
-def prepared(logits: Tensor, visible: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits in single precision at least, 0 where invisible, and the visibility.
-
-    Invisible logits can be anything, NaN included, and get no gradient.
-    """
-    visible = seen(logits, visible) & (logits != -math.inf)
-    return torch.where(visible, promoted(logits), 0.0), visible
-
-
 def masked_softmax(logits: Tensor, visible: Tensor) -> Tensor:
     """softmax(e) of visible logits; zeros for an empty row."""
     if logits.shape[-1] == 0:
@@ -102,6 +107,6 @@ def masked_softmax(logits: Tensor, visible: Tensor) -> Tensor:
     return torch.where(visible, torch.where(visible, logits, lowest).softmax(-1), 0.0)
 
 
-def visible_count(visible: Tensor) -> Tensor:
-    """n of each row, at least 1: [..., 1]."""
-    return visible.sum(-1, keepdim=True).clamp(min=1)
+def visible_count(visible: Tensor, like: Tensor) -> Tensor:
+    """n of each row, at least 1: [..., 1], in the dtype of `like`."""
+    return visible.sum(-1, keepdim=True).clamp(min=1).to(like.dtype)

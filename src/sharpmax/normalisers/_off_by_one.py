@@ -5,15 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax
 
 
 class OffByOne(Normaliser):
     """exp(e_i) / (1 + sum exp(e_j)): softmax with one more key, of logit 0 and without a value.
 
     Rows sum to less than one. It does not escape dispersion: every weight is below that of
-    softmax. It offers a way to attend to nothing. Miller, "Attention
-    is off by one" (2023).
+    softmax. It offers a way to attend to nothing. Miller, "Attention is off by one" (2023).
 
     Example:
         >>> import torch
@@ -23,7 +22,6 @@ class OffByOne(Normaliser):
 
     normalised = False
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        with_nothing = masked_softmax(F.pad(values, (0, 1)), F.pad(visible, (0, 1), value=True))
-        return with_nothing[..., :-1].to(logits.dtype)
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        with_nothing = masked_softmax(F.pad(logits, (0, 1)), F.pad(visible, (0, 1), value=True))
+        return with_nothing[..., :-1]

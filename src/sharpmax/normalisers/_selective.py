@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, promoted, seen
+from sharpmax.normalisers._normaliser import Normaliser, promoted, seen
 from sharpmax.normalisers._parameters import Generators, check_heads, check_whole, drawn, mapped
 
 BLOCK = 256
@@ -81,13 +81,6 @@ class Selective(Normaliser):
                 total = total + _by_block(*arguments)
         first = visible & (visible.cumsum(-1) == 1)
         return total.masked_fill(first, 0.0)
-
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        return masked_softmax(values, visible).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, width={self.width}, rank={self.rank}"
 
 
 def _by_block(selecting: Tensor, selected: Tensor, visible: Tensor, start: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sharpmax.normalisers._normaliser import Normaliser, prepared, visible_count
+from sharpmax.normalisers._normaliser import Normaliser, visible_count
 from sharpmax.normalisers._parameters import check_heads, check_whole
 
 
@@ -36,13 +36,9 @@ class Sigmoid(Normaliser):
         if heads is not None:
             self.bias = nn.Parameter(torch.zeros(check_whole("heads", heads), 1, 1))
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        values = values - visible_count(visible).to(values.dtype).log()
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        values = logits - visible_count(visible, logits).log()
         if self.heads is not None and self.bias is not None:
             check_heads("logits", logits, self.heads)
             values = values + self.bias
-        return torch.where(visible, torch.sigmoid(values), 0.0).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}"
+        return torch.where(visible, torch.sigmoid(values), 0.0)

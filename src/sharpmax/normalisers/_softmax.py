@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from sharpmax._statistics import Rows
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, seen
+from sharpmax.normalisers._normaliser import Normaliser, seen
 from sharpmax.policies import Policy
 
 
@@ -38,13 +38,8 @@ class Softmax(Normaliser):
 
     def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
         if self.policy is None:
-            # The same, without measuring the rows.
-            values, visible = prepared(logits, visible)
-            return masked_softmax(values, visible).to(logits.dtype)
+            return super().weights(logits, visible)  # the same, without measuring the rows
         rows = Rows(logits, -1, seen(logits, visible))
         beta = self.policy.over_queries().of_rows(rows)
         weights: Tensor = rows.weights(beta.detach() if self.detach_temperature else beta)
         return weights
-
-    def extra_repr(self) -> str:
-        return f"policy={self.policy!r}"

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared, visible_count
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, visible_count
 from sharpmax.normalisers._parameters import check_heads, check_number, check_whole
 
 
@@ -36,14 +36,10 @@ class SSMax(Normaliser):
         self.heads = check_whole("heads", heads)
         self.scale = nn.Parameter(torch.full((heads, 1, 1), check_number("initial", initial)))
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
         check_heads("logits", logits, self.heads)
-        values, visible = prepared(logits, visible)
-        length = visible_count(visible).to(values.dtype).log()
-        return masked_softmax(self.scale * length * values, visible).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}"
+        length = visible_count(visible, logits).log()
+        return masked_softmax(self.scale * length * logits, visible)
 
 
 class LogLength(Normaliser):
@@ -66,10 +62,6 @@ class LogLength(Normaliser):
         super().__init__()
         self.train_length = check_number("train_length", train_length, above=1.0)
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        scale = visible_count(visible).to(values.dtype).log() / math.log(self.train_length)
-        return masked_softmax(scale * values, visible).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"train_length={self.train_length:g}"
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        scale = visible_count(visible, logits).log() / math.log(self.train_length)
+        return masked_softmax(scale * logits, visible)

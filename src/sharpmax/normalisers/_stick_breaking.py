@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sharpmax.normalisers._normaliser import Normaliser, prepared
+from sharpmax.normalisers._normaliser import Normaliser
 
 
 class StickBreaking(Normaliser):
@@ -27,10 +27,9 @@ class StickBreaking(Normaliser):
 
     normalised = False
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        left = torch.where(visible, -F.softplus(values), 0.0)
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        left = torch.where(visible, -F.softplus(logits), 0.0)
         # Moved by one key, so that each sum is over later keys alone and nothing is subtracted.
         later = F.pad(left, (0, 1))[..., 1:].flip(-1).cumsum(-1).flip(-1)
-        weights = torch.exp(F.logsigmoid(values) + later)
-        return torch.where(visible, weights, 0.0).to(logits.dtype)
+        weights = torch.exp(F.logsigmoid(logits) + later)
+        return torch.where(visible, weights, 0.0)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from sharpmax.normalisers._normaliser import Normaliser, masked_softmax, prepared
+from sharpmax.normalisers._normaliser import Normaliser, masked_softmax
 from sharpmax.normalisers._parameters import check_whole
 
 
@@ -31,15 +31,11 @@ class TopK(Normaliser):
         super().__init__()
         self.k = check_whole("k", k)
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
-        candidates = torch.where(visible, values, -math.inf)
-        largest = candidates.topk(min(self.k, values.shape[-1]), dim=-1).indices
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
+        candidates = torch.where(visible, logits, -math.inf)
+        largest = candidates.topk(min(self.k, logits.shape[-1]), dim=-1).indices
         chosen = torch.zeros_like(visible).scatter(-1, largest, True)
-        return masked_softmax(values, visible & chosen).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"k={self.k}"
+        return masked_softmax(logits, visible & chosen)
 
 
 class Local(Normaliser):
@@ -61,10 +57,6 @@ class Local(Normaliser):
         super().__init__()
         self.window = check_whole("window", window)
 
-    def weights(self, logits: Tensor, visible: Tensor | None = None) -> Tensor:
-        values, visible = prepared(logits, visible)
+    def weigh(self, logits: Tensor, visible: Tensor) -> Tensor:
         from_the_end = visible.flip(-1).cumsum(-1).flip(-1)
-        return masked_softmax(values, visible & (from_the_end <= self.window)).to(logits.dtype)
-
-    def extra_repr(self) -> str:
-        return f"window={self.window}"
+        return masked_softmax(logits, visible & (from_the_end <= self.window))
