@@ -16,7 +16,7 @@ Array = Any
 
 
 class Namespace:
-    """The operations of a framework under one spelling: those of NumPy, unless overridden.
+    """The operations of a framework under one spelling: its own functions, unless defined here.
 
     `sum` and `max` keep the axis.
     """
@@ -25,6 +25,9 @@ class Namespace:
 
     def __init__(self, module: Any) -> None:
         self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
     def asarray(self, values: Any, like: Array | None = None) -> Array:
         """`values` as an array of this framework, with the dtype and device of `like` if given."""
@@ -69,34 +72,9 @@ class Namespace:
     def sum(self, values: Array, axis: int) -> Array:
         return self._module.sum(values, axis=axis, keepdims=True)
 
-    def squeeze(self, values: Array, axis: int) -> Array:
-        return self._module.squeeze(values, axis)
-
-    def expand_dims(self, values: Array, axis: int) -> Array:
-        return self._module.expand_dims(values, axis)
-
-    def broadcast_to(self, values: Array, shape: tuple[int, ...]) -> Array:
-        return self._module.broadcast_to(values, shape)
-
     def clip(self, values: Array, lower: Array | None, upper: Array | None) -> Array:
         """`values`, not below `lower` and not above `upper`; NaN stays NaN."""
         return self._module.clip(values, lower, upper)
-
-    def maximum(self, first: Array, second: Array) -> Array:
-        """The larger of two, entry by entry; NaN wins."""
-        return self._module.maximum(first, second)
-
-    def where(self, condition: Array, first: Array | float, second: Array | float) -> Array:
-        return self._module.where(condition, first, second)
-
-    def exp(self, values: Array) -> Array:
-        return self._module.exp(values)
-
-    def log(self, values: Array) -> Array:
-        return self._module.log(values)
-
-    def isinf(self, values: Array) -> Array:
-        return self._module.isinf(values)
 
     def spectral_norm(self, matrix: Array) -> Array:
         """The largest singular value of the last two axes."""
