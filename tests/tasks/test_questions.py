@@ -58,9 +58,10 @@ def _pairs(tokenizer: Syllables, length: int, **options: object) -> list[Questio
 def test_lengths_are_exact_and_the_answer_is_in_the_prompt(length: int) -> None:
     tokenizer = Syllables()
     drawn = _passkeys(tokenizer, length, prefix=(0,))
-    drawn += _pairs(tokenizer, length, wordings=(0, 1, 2), pairs=2, prefix=(0,))
+    # Eight pairs take about 250 tokens.
+    drawn += _pairs(tokenizer, length + 250, wordings=(0, 1, 2), prefix=(0,))
+    assert [len(question.ids) - length for question in drawn] == [0] * 12 + [250] * 12
     for question in drawn:
-        assert len(question.ids) == length
         text = tokenizer.decode(question.ids)
         assert question.answer in text
         assert tokenizer.decode(question.answer_ids).strip() == question.answer
@@ -127,8 +128,8 @@ def test_the_maximum_of_a_sequence() -> None:
         assert len(set(numbers)) == 40
         assert question.answer == str(max(numbers))
         assert numbers.index(max(numbers)) == round(39 * question.depth)
-    with pytest.raises(ValueError, match="elements: expected from 1 to 10, got 11"):
-        maximum(tokenizer, 11, questions=1, seed=0, largest=9)
+    with pytest.raises(ValueError, match="elements: expected from 1 to 10000, got 10001"):
+        maximum(tokenizer, 10_001, questions=1, seed=0)
 
 
 def test_what_does_not_fit_is_said() -> None:

@@ -32,64 +32,49 @@ def key_value(
     questions: int,
     seed: int,
     contexts: int = 16,
-    pairs: int = PAIRS,
     wordings: Sequence[int] = (0,),
     prefix: Sequence[int] = (),
 ) -> list[Question]:
     """Draw key-value questions whose prompts have exactly `length` tokens.
 
-    The number of pairs is the same at every length: only the text around them grows.
-
-    Args:
-        tokenizer: Tokenizer of the model.
-        texts: Texts to hide the pairs in.
-        length: Tokens per prompt.
-        questions: Number of questions.
-        seed: The same seed gives the same questions.
-        contexts: Number of passages, each with its own pairs; the questions take them in turn.
-        pairs: Pairs per context.
-        wordings: Indices of the wordings to use, one per context, from 0 to 4; 3 and 4 are
-            `UNSEEN`.
-        prefix: Tokens at the start of every prompt, as `start_tokens` finds them.
+    A context hides 8 pairs at every length: only the text around them grows. Arguments and errors
+    are those of `passkey`, but a context keeps to one of the wordings.
 
     Returns:
         The questions. Prompts of one context differ in their last line alone.
-
-    Raises:
-        ValueError: There are no texts, a text is too short, or the length is too small.
     """
     stretches = q.fillers(tokenizer, texts, length, contexts, seed)
     drawn = []
     for number in range(questions):
-        context, turn = number % contexts, number // contexts % pairs
+        context, turn = number % contexts, number // contexts % PAIRS
         wording = wordings[context % len(wordings)]
         line, asked = WORDINGS[wording]
         rng = np.random.default_rng((seed, context))
-        known = _pairs(rng, pairs)
+        known = _pairs(rng)
         # In random order, so that a few questions still cover all depths.
-        chosen = int(rng.permutation(pairs)[turn])
+        chosen = int(rng.permutation(PAIRS)[turn])
         lines = [encode(tokenizer, line.format(key=key, value=value)) for key, value in known]
         every = [encode(tokenizer, asked.format(key=key)) for key, _ in known]
         question = every[chosen]
         # Room for the longest question, so that the text is the same for all of them.
         longest = max(every, key=len)
         around = q.take(stretches[context], length, prefix, *lines, longest)
-        cuts = [round((place + 0.5) / pairs * len(around)) for place in range(pairs)]
+        cuts = [round((place + 0.5) / PAIRS * len(around)) for place in range(PAIRS)]
         body: list[int] = []
         for start, stop, hidden in zip([0, *cuts], cuts, lines, strict=False):
             body += [*around[start:stop], *hidden]
         body += around[cuts[-1] :]
         more = stretches[context][len(around) :][: len(longest) - len(question)]
-        ids, depth = (*prefix, *body, *more, *question), (chosen + 0.5) / pairs
+        ids, depth = (*prefix, *body, *more, *question), (chosen + 0.5) / PAIRS
         answer = known[chosen][1]
         drawn.append(q.make_question(tokenizer, ids, answer, wording, context, depth))
     return drawn
 
 
-def _pairs(rng: np.random.Generator, count: int) -> list[tuple[str, str]]:
+def _pairs(rng: np.random.Generator) -> list[tuple[str, str]]:
     """Draw distinct pronounceable keys, each with a number."""
     letters = [_CONSONANTS, _VOWELS] * 3
     keys: dict[str, None] = {}
-    while len(keys) < count:
+    while len(keys) < PAIRS:
         keys["".join(kind[rng.integers(len(kind))] for kind in letters).capitalize()] = None
     return [(key, q.random_digits(rng, _DIGITS)) for key in keys]

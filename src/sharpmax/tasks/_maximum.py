@@ -9,7 +9,7 @@ import numpy as np
 
 from sharpmax.tasks._questions import Question, Tokenizer, encode, make_question
 
-_LARGEST = 9999
+_NUMBERS = 10_000
 
 
 def maximum_prompt(numbers: Sequence[int]) -> str:
@@ -29,17 +29,15 @@ def maximum(
     *,
     questions: int,
     seed: int,
-    largest: int = _LARGEST,
     prefix: Sequence[int] = (),
 ) -> list[Question]:
-    """Draw questions about sequences of distinct numbers.
+    """Draw questions about sequences of distinct numbers from 0 to 9,999.
 
     Args:
         tokenizer: Tokenizer of the model.
         elements: Numbers per sequence.
         questions: Number of questions.
         seed: The same seed gives the same questions.
-        largest: Largest possible number.
         prefix: Tokens at the start of every prompt, as `start_tokens` finds them.
 
     Returns:
@@ -48,10 +46,10 @@ def maximum(
     Raises:
         ValueError: There are fewer distinct numbers than elements.
     """
-    if not 1 <= elements <= largest + 1:
-        raise ValueError(f"elements: expected from 1 to {largest + 1}, got {elements}")
+    if not 1 <= elements <= _NUMBERS:
+        raise ValueError(f"elements: expected from 1 to {_NUMBERS}, got {elements}")
     rng = np.random.default_rng(seed)
-    drawn = [rng.choice(largest + 1, elements, replace=False).tolist() for _ in range(questions)]
+    drawn = [rng.choice(_NUMBERS, elements, replace=False).tolist() for _ in range(questions)]
     return [_question(tokenizer, each, number, prefix) for number, each in enumerate(drawn)]
 
 
@@ -61,23 +59,12 @@ def maximum_of_length(
     *,
     questions: int,
     seed: int,
-    largest: int = _LARGEST,
     prefix: Sequence[int] = (),
 ) -> list[Question]:
     """Draw questions whose prompts have exactly `length` tokens.
 
     A sequence has as many numbers as fit. Empty lines before the prompt fill the remaining tokens.
-
-    Args:
-        tokenizer: Tokenizer of the model.
-        length: Tokens per prompt.
-        questions: Number of questions.
-        seed: The same seed gives the same questions.
-        largest: Largest possible number.
-        prefix: Tokens at the start of every prompt, as `start_tokens` finds them.
-
-    Returns:
-        The questions.
+    The other arguments are those of `maximum`.
 
     Raises:
         ValueError: Not even one number fits.
@@ -87,7 +74,7 @@ def maximum_of_length(
     drawn = []
     for context in range(questions):
         # Every number takes at least one token.
-        numbers = rng.permutation(largest + 1)[:length].tolist()
+        numbers = rng.permutation(_NUMBERS)[:length].tolist()
 
         def size(elements: int, numbers: list[int] = numbers) -> int:
             return len(prefix) + len(encode(tokenizer, maximum_prompt(numbers[:elements])))
