@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, Literal, overload
 
 import torch
@@ -18,7 +17,7 @@ from sharpmax.policies import Hard, Identity, Policy
 
 Implementation = Literal["auto", "reference", "composed", "cpu"]
 
-IMPLEMENTATIONS = {"cpu": cpu, "composed": composed, "reference": reference}
+IMPLEMENTATIONS: dict[str, Any] = {"cpu": cpu, "composed": composed, "reference": reference}
 """By name, the fastest first. `sharpmax._attention.impl` says what each provides."""
 
 _PLAIN = Identity()
@@ -243,14 +242,14 @@ def attend(
     policy = policy.current()
     if isinstance(policy, Hard) and problem.sink is not None and not problem.sink_counted:
         raise ValueError("sink_role: expected 'key' with Hard, since beta is infinite")
-    chosen = _choose(impl, problem, policy)
+    chosen = IMPLEMENTATIONS[choose(impl, problem, policy)]
     return temperature.attend(chosen, problem, policy, detach_temperature)
 
 
 def measure(problem: Problem, impl: str = "auto") -> RowStatistics:
     """Compute the statistics of the untempered rows of a checked problem, without gradient."""
     with torch.no_grad():
-        statistics: RowStatistics = _choose(impl, problem, None).measure(problem)
+        statistics: RowStatistics = IMPLEMENTATIONS[choose(impl, problem, None)].measure(problem)
     return statistics
 
 
@@ -291,34 +290,21 @@ def _attend_normalised(
         return output, reference.measure(problem)
 
 
-def choose(impl: str, problem: Problem, policy: Policy) -> str:
-    """Return the name of the implementation that `attend` uses for a checked problem."""
-    chosen = _choose(impl, problem, policy)
-    return next(name for name, module in IMPLEMENTATIONS.items() if module is chosen)
-
-
-def _choose(impl: str, problem: Problem, policy: Policy | None) -> ModuleType:
-    """Choose an implementation and make it ready.
+def choose(impl: str, problem: Problem, policy: Policy | None) -> str:
+    """Choose the implementation for a checked problem, make it ready, and return its name.
 
     "auto" passes over one that cannot be made ready, such as kernels that fail to compile. The
     failure is remembered, so this happens once per process.
     """
     _check_name(impl)
-    if impl == "auto":
-        for candidate in IMPLEMENTATIONS.values():
-            if candidate.unsupported(problem, policy) is None and _prepare(candidate) is None:
-                return candidate
-    chosen = IMPLEMENTATIONS[impl]
-    if reason := chosen.unsupported(problem, policy) or _prepare(chosen):
-        raise NotImplementedError(f"impl={impl!r}: {reason}")
-    return chosen
-
-
-def _prepare(implementation: ModuleType) -> str | None:
-    if not hasattr(implementation, "prepare"):
-        return None
-    reason: str | None = implementation.prepare()
-    return reason
+    for name in IMPLEMENTATIONS if impl == "auto" else [impl]:
+        candidate = IMPLEMENTATIONS[name]
+        reason = candidate.unsupported(problem, policy)
+        if reason is None and hasattr(candidate, "prepare"):
+            reason = candidate.prepare()
+        if reason is None:
+            return name
+    raise NotImplementedError(f"impl={impl!r}: {reason}")
 
 
 def _check_name(impl: str) -> None:

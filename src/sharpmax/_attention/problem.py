@@ -24,14 +24,14 @@ class Problem:
     """The tensors and numbers of one attention, with every default resolved.
 
     The logit of query i and key j is e = scale q.k, then softcap tanh(e / softcap), then + bias.
-    A query at position p = i + offset sees the keys from p - left to p + right that `mask` does not
-    hide; -1 means no bound. Tensors have the layout [batch, heads, length, width].
+    A query at position p = i + offset sees the keys from p - left to p + right that `attn_mask`
+    does not hide; -1 means no bound. Tensors have the layout [batch, heads, length, width].
     """
 
     query: Tensor
     key: Tensor
     value: Tensor | None
-    mask: Tensor | None
+    attn_mask: Tensor | None
     """Boolean (True is visible) or floating (added); broadcast to [batch, heads, queries, keys]."""
     sink: Tensor | None
     scale: float
@@ -79,7 +79,7 @@ class Problem:
         return replace(
             self,
             query=self.query[:, :, start:stop],
-            mask=None if self.mask is None else self.mask[:, :, start:stop],
+            attn_mask=None if self.attn_mask is None else self.attn_mask[:, :, start:stop],
             offset=self.offset + start,
         )
 
@@ -213,8 +213,8 @@ def check(
 ) -> Problem:
     """Check every argument before any kernel runs, and bring them into one form.
 
-    Tensors are [batch, heads, length, width]; see `fold` for other ranks. `maps` is the number of
-    query and key heads per value head.
+    `fold` has brought the tensors to [batch, heads, length, width]. `maps` is the number of query
+    and key heads per value head.
 
     Raises:
         TypeError, ValueError: naming the argument, what was expected and what came.
@@ -279,13 +279,7 @@ def check(
     )
 
 
-def _check_tensor(name: str, tensor: Any, query: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: expected a torch tensor, got {type(tensor).__name__}")
-    if tensor.ndim != 4:
-        raise ValueError(
-            f"{name}: expected shape [batch, heads, length, width], got {tuple(tensor.shape)}"
-        )
+def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
     if tensor.dtype not in FLOATING:
         expected = ", ".join(str(dtype) for dtype in FLOATING)
         raise TypeError(f"{name}: expected one of {expected}, got {tensor.dtype}")

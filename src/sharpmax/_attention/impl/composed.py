@@ -35,8 +35,8 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
     form = policy.kernel_form()
     if form is not None and form.form == Form.HARD:
         return "policy: an infinite beta cannot be multiplied into the query"
-    if problem.mask is not None and problem.mask.is_floating_point():
-        return _unsupported_mask(problem.mask)
+    if problem.attn_mask is not None and problem.attn_mask.is_floating_point():
+        return _unsupported_mask(problem.attn_mask)
     return None
 
 
@@ -63,7 +63,7 @@ def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tenso
         problem.key.to(dtype),
         problem.value.to(dtype),
         attn_mask=mask,
-        is_causal=only_causal and problem.mask is None,
+        is_causal=only_causal and problem.attn_mask is None,
         scale=problem.scale,
         enable_gqa=problem.group > 1,
     )
@@ -99,10 +99,10 @@ def _blocks(problem: Problem, function: Callable[..., Any], *rowwise: Tensor) ->
 
 
 def _boolean_mask(problem: Problem, with_window: bool) -> Tensor | None:
-    visible = problem.in_window() if with_window or problem.mask is not None else None
-    if problem.mask is None:
+    visible = problem.in_window() if with_window or problem.attn_mask is not None else None
+    if problem.attn_mask is None:
         return visible
-    mask = problem.mask
+    mask = problem.attn_mask
     if mask.is_floating_point():
         mask = mask > masked_below(mask.dtype)
     return mask if visible is None else mask & visible

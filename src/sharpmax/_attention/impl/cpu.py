@@ -72,7 +72,7 @@ def _attention(
         problem.query,
         problem.key,
         problem.value,
-        problem.mask,
+        problem.attn_mask,
         problem.sink,
         beta,
         table,
@@ -86,7 +86,7 @@ def _attention(
 def _logits(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """What determines the logits; a sink that stands apart is none of them."""
     sink = problem.sink if problem.sink_counted else None
-    return problem.query, problem.key, problem.mask, sink
+    return problem.query, problem.key, problem.attn_mask, sink
 
 
 def _is_plain(problem: Problem) -> bool:
@@ -101,7 +101,7 @@ def _is_plain(problem: Problem) -> bool:
         or torch._C._len_torch_dispatch_stack()
     ):
         return False
-    tensors = (problem.query, problem.key, problem.value, problem.mask, problem.sink)
+    tensors = (problem.query, problem.key, problem.value, problem.attn_mask, problem.sink)
     # A subclass wants to see the call, and a negated view keeps its sign apart from its numbers.
     return all(t is None or (type(t) is Tensor and not t.is_neg()) for t in tensors)
 

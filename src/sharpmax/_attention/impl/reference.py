@@ -89,12 +89,12 @@ def _bias_and_visibility(problem: Problem) -> tuple[Tensor | None, Tensor]:
     visible = torch.ones(shape, dtype=torch.bool, device=problem.query.device)
     if (window := problem.in_window()) is not None:
         visible = visible & window
-    if problem.mask is None:
+    if problem.attn_mask is None:
         return None, visible
-    if problem.mask.dtype == torch.bool:
-        return None, visible & problem.mask
-    hidden = problem.mask <= masked_below(problem.mask.dtype)
-    return problem.mask.masked_fill(hidden, 0.0), visible & ~hidden
+    if problem.attn_mask.dtype == torch.bool:
+        return None, visible & problem.attn_mask
+    hidden = problem.attn_mask <= masked_below(problem.attn_mask.dtype)
+    return problem.attn_mask.masked_fill(hidden, 0.0), visible & ~hidden
 
 
 def logits_and_visibility(

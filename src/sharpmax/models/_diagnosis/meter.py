@@ -118,7 +118,7 @@ def rows_of(length: int, rows: int) -> int:
 def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
     """Return the figures of all rows of a problem, and whether a window hid keys."""
     logits, _, visible = logits_and_visibility(problem)
-    if problem.mask is None or problem.mask.stride(1) == 0:
+    if problem.attn_mask is None or problem.attn_mask.stride(1) == 0:
         # Every head sees the same keys: look at them once.
         visible = visible[:, :1]
     keys = problem.key.shape[2]
@@ -161,7 +161,7 @@ def _prefix(problem: Problem, start: int, stop: int, length: int) -> Problem:
     rows = problem.rows_between(start, stop)
     if problem.key.shape[2] == length:
         return rows
-    mask = rows.mask
+    mask = rows.attn_mask
     if problem.right != 0:
         later = None if mask is None else mask[..., length:]
         if later is not None and later.dtype != torch.bool:
@@ -169,4 +169,4 @@ def _prefix(problem: Problem, start: int, stop: int, length: int) -> Problem:
         if later is None or bool(later.any()):
             raise LooksAheadError(f"expected rows that see at most {length} keys, got more")
     mask = None if mask is None else mask[..., :length]
-    return replace(rows, key=rows.key[:, :, :length], mask=mask)
+    return replace(rows, key=rows.key[:, :, :length], attn_mask=mask)
