@@ -110,25 +110,36 @@ struct Call {
   }
 };
 
-using Statistics = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+// Statistics of rows, as tensors.
+struct RowTensors {
+  Tensor maximum, mass, moment, count;
 
-Statistics statistics(
-    const Tensor& query, const Tensor& key, const MaybeTensor& mask, const MaybeTensor& sink, const Settings& settings) {
-  const Call call(query, key, nullptr, mask, sink, settings);
-  const Tensor maximum = call.rows(), mass = call.rows(), moment = call.rows(), count = call.counts();
-  call.run([&](auto zero) {
-    using T = decltype(zero);
+  explicit RowTensors(const Call& call)
+      : maximum(call.rows()), mass(call.rows()), moment(call.rows()), count(call.counts()) {}
+
+  template <class T> Results<T> results() const {
     Results<T> results;
     results.maximum = maximum.data_ptr<T>();
     results.mass = mass.data_ptr<T>();
     results.moment = moment.data_ptr<T>();
     results.count = count.data_ptr<int64_t>();
-    if (suits_decoding<T>(call.problem))
-      decode<T>(call.problem, nullptr, results);
-    else
-      gather_panels<T>(call.problem, panels_for<T>(call.problem), results);
-  });
-  return {maximum, mass, moment, count};
+    return results;
+  }
+};
+
+template <class T> void attend(const Problem& problem, const T* given_beta, const Results<T>& results) {
+  if (suits_decoding<T>(problem))
+    Decoding<T>{problem, given_beta, results}.run();
+  else
+    attend_panels<T>(problem, given_beta, panels_for<T>(problem), results);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> statistics(
+    const Tensor& query, const Tensor& key, const MaybeTensor& mask, const MaybeTensor& sink, const Settings& settings) {
+  const Call call(query, key, nullptr, mask, sink, settings);
+  const RowTensors rows(call);
+  call.run([&](auto zero) { attend<decltype(zero)>(call.problem, nullptr, rows.results<decltype(zero)>()); });
+  return {rows.maximum, rows.mass, rows.moment, rows.count};
 }
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
@@ -145,26 +156,18 @@ Forward forward(
   problem.parameter_stride = parameters.size(0) > 1 ? parameters.size(1) : 0;
   const Tensor output =
       at::empty({problem.batches, problem.query_heads, problem.queries, problem.value_width}, query.options());
-  const Tensor maximum = call.rows(), mass = call.rows(), moment = call.rows(), count = call.counts();
+  const RowTensors rows(call);
   const Tensor beta = call.rows(), logmass = call.rows();
   MaybeTensor given = beta_;
   call.run([&](auto zero) {
     using T = decltype(zero);
-    Results<T> results;
+    Results<T> results = rows.results<T>();
     results.output = output.data_ptr();
-    results.maximum = maximum.data_ptr<T>();
-    results.mass = mass.data_ptr<T>();
-    results.moment = moment.data_ptr<T>();
     results.beta = beta.data_ptr<T>();
     results.logmass = logmass.data_ptr<T>();
-    results.count = count.data_ptr<int64_t>();
-    const T* given_beta = problem.policy == Policy::given ? rowwise<T>(given) : nullptr;
-    if (suits_decoding<T>(problem))
-      decode<T>(problem, given_beta, results);
-    else
-      attend_panels<T>(problem, given_beta, panels_for<T>(problem), results);
+    attend<T>(problem, problem.policy == Policy::given ? rowwise<T>(given) : nullptr, results);
   });
-  return {output, maximum, mass, moment, count, beta, logmass};
+  return {output, rows.maximum, rows.mass, rows.moment, rows.count, beta, logmass};
 }
 
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
@@ -212,9 +215,11 @@ std::tuple<Tensor, Tensor, Tensor> row_gradient(
   call.run([&](auto zero) {
     using T = decltype(zero);
     const RowInputs<T> inputs{rowwise<T>(rows[0]), rowwise<T>(rows[1]), rowwise<T>(rows[2]), rowwise<T>(rows[3])};
-    RowGradient<T>{call.problem, strided(upstream), strided(output), inputs, gradient.data_ptr<T>(), mean.data_ptr<T>(),
-                   variance.data_ptr<T>()}
-        .run();
+    Backward<T> backward{.problem = call.problem, .upstream = strided(upstream), .output = strided(output), .inputs = inputs};
+    backward.by_beta = gradient.data_ptr<T>();
+    backward.mean = mean.data_ptr<T>();
+    backward.variance = variance.data_ptr<T>();
+    backward.run_rows(panels_for<T>(call.problem));
   });
   return {gradient, mean, variance};
 }

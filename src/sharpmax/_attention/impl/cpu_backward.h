@@ -30,6 +30,7 @@ template <class T> struct BackwardPanel {
   T *queries, *upstream;    // natural: [row][padded width]
   T *upstream_turned;       // [value width][row]
   T *query_gradient;        // [width][row]
+  double sums[4][Panel<T>::capacity]; // over keys of p d (dp - D), p, p d and p d^2
 };
 
 template <class T> constexpr int64_t padded(int64_t width) {
@@ -58,7 +59,7 @@ inline void prepare_terms(
     terms.hard[r] = 0;
     panel.beta[r] = 1;
     if (r >= panel.rows) continue;
-    const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+    const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
     panel.maximum[r] = inputs.maximum[at];
     panel.invalid[r] = false;
     convert(output.scalar, address(output, batch, panel.head[r], panel.row[r]), problem.value_width, scratch);
@@ -89,35 +90,25 @@ inline void prepare_terms(
 
 // Rows of keys or values without NaN and infinities, which become zeros in a copy. What a row does not see has no gradient, whatever
 // it is; and a row that sees one is NaN all over.
-template <class T>
-inline const T* finite_rows(const T* from, int64_t& stride, int64_t count, int64_t columns, T* scratch) {
+template <class T> inline Rows<T> finite_rows(Rows<T> from, int64_t count, int64_t columns, T* scratch) {
   using V = Vector<T>;
   const int64_t whole = columns / V::width * V::width;
   V sums = V::zero(); // of zero times each number: NaN if one is not finite
   T rest = 0;
   for (int64_t n = 0; n < count; ++n) {
-    const T* row = from + n * stride;
-    for (int64_t c = 0; c < whole; c += V::width) sums += T(0) * V::load(row + c);
-    for (int64_t c = whole; c < columns; ++c) rest += T(0) * row[c];
+    for (int64_t c = 0; c < whole; c += V::width) sums += T(0) * V::load(from[n] + c);
+    for (int64_t c = whole; c < columns; ++c) rest += T(0) * from[n][c];
   }
   if (!any<T>(~equal(sums, V::zero())) && rest == 0) return from;
   for (int64_t n = 0; n < count; ++n)
-    for (int64_t c = 0; c < columns; ++c)
-      scratch[n * columns + c] = std::isfinite(from[n * stride + c]) ? from[n * stride + c] : T(0);
-  stride = columns;
-  return scratch;
+    for (int64_t c = 0; c < columns; ++c) scratch[n * columns + c] = std::isfinite(from[n][c]) ? from[n][c] : T(0);
+  return {scratch, columns};
 }
 
 // In rows whose maximum is +inf: 0 against -inf, as in the second pass forward.
 template <class T> inline void level_tile(const Panel<T>& panel, T* tile, int count) {
-  const int stride = panel.stride();
-  for (int r = 0; r < panel.rows; ++r) {
-    if (panel.maximum[r] != kInfinity<T>) continue;
-    for (int n = 0; n < count; ++n) {
-      T& logit = tile[static_cast<int64_t>(n) * stride + r];
-      logit = logit == kInfinity<T> ? T(0) : -kInfinity<T>;
-    }
-  }
+  for (int r = 0; r < panel.rows; ++r)
+    if (panel.maximum[r] == kInfinity<T>) level(tile + r, count, panel.stride(), kInfinity<T>);
 }
 
 // Whether a weight of the block is not negligible; also true of NaN.
@@ -179,14 +170,17 @@ template <class T> struct Backward {
   const Problem& problem;
   Strided upstream, output; // [batch, query head, row, value width]
   RowInputs<T> inputs;
-  void *query_gradient, *key_gradient, *value_gradient; // contiguous, in the types of query, key, value
+  void *query_gradient = nullptr, *key_gradient = nullptr, *value_gradient = nullptr; // contiguous, in the types of query, key, value
   T* mask_gradient = nullptr;                           // [batch, head, row, key], zeroed
   T* sink_gradient = nullptr;                           // [batch, head, row]; summed by the caller
+  // If given, only these are computed, [batch, head, row]: dL/dbeta, and mean and variance of the logits under the tempered weights
+  // of all keys, a counted sink included.
+  T *by_beta = nullptr, *mean = nullptr, *variance = nullptr;
 
   // Gradients of keys and values of one unit as far as some of its rows go, [key][padded width].
   struct Share {
     std::unique_ptr<Buffer<T>> own_keys, own_values;
-    T *keys, *values;
+    T *keys = nullptr, *values = nullptr;
   };
 
   void run() {
@@ -230,93 +224,95 @@ template <class T> struct Backward {
       });
   }
 
+  void run_rows(int panels_per_task) {
+    const Division<T> division(problem, panels_per_task);
+    run_tasks(division.tasks, work_of(problem), [&](const Take& take) {
+      Workspace workspace(problem);
+      Share none;
+      for (int64_t task = take(); task >= 0; task = take()) differentiate_rows(division, task, workspace, none);
+    });
+  }
+
  private:
   struct Workspace {
-    Buffer<T> queries, upstream, turned_queries, turned_upstream, query_gradients, tile, weights, slopes, keys, values, line;
-    Buffer<T> finite_keys, finite_values;
-    Buffer<const T*> addresses;
-    std::unique_ptr<MaskTile<T>> mask;
+    static constexpr int64_t capacity = Panel<T>::capacity, rows = kMaximumPanels * capacity;
+    const Problem& problem;
+    const int64_t width = problem.width, value_width = problem.value_width;
+    Buffer<T> queries{rows * padded<T>(width)}, upstream{rows * padded<T>(value_width)};
+    Buffer<T> turned_queries{rows * width}, turned_upstream{rows * value_width}, query_gradients{rows * width};
+    Buffer<T> tile{kBlock * capacity}, weights{kBlock * capacity}, slopes{kBlock * capacity};
+    Buffer<T> keys{kBlock * width}, values{kBlock * value_width};
+    Buffer<T> finite_keys{kBlock * width}, finite_values{kBlock * value_width};
+    Buffer<T> line{padded<T>(std::max(width, value_width))};
+    Buffer<const T*> addresses{kBlock};
+    std::unique_ptr<MaskTile<T>> mask{problem.masked ? new MaskTile<T> : nullptr};
     BackwardPanel<T> panels[kMaximumPanels];
 
-    explicit Workspace(const Problem& problem)
-        : queries(rows() * padded<T>(problem.width)),
-          upstream(rows() * padded<T>(problem.value_width)),
-          turned_queries(rows() * problem.width),
-          turned_upstream(rows() * problem.value_width),
-          query_gradients(rows() * problem.width),
-          tile(kBlock * Panel<T>::capacity),
-          weights(kBlock * Panel<T>::capacity),
-          slopes(kBlock * Panel<T>::capacity),
-          keys(kBlock * problem.width),
-          values(kBlock * problem.value_width),
-          line(padded<T>(std::max(problem.width, problem.value_width))),
-          finite_keys(kBlock * problem.width),
-          finite_values(kBlock * problem.value_width),
-          addresses(kBlock),
-          mask(problem.masked ? new MaskTile<T> : nullptr) {
+    explicit Workspace(const Problem& problem_) : problem(problem_) {
       for (int p = 0; p < kMaximumPanels; ++p) {
         BackwardPanel<T>& state = panels[p];
-        const int64_t row = p * Panel<T>::capacity;
-        state.queries = queries.get() + row * padded<T>(problem.width);
-        state.upstream = upstream.get() + row * padded<T>(problem.value_width);
-        state.panel.query = turned_queries.get() + row * problem.width;
-        state.upstream_turned = turned_upstream.get() + row * problem.value_width;
-        state.query_gradient = query_gradients.get() + row * problem.width;
+        const int64_t row = p * capacity;
+        state.queries = queries.get() + row * padded<T>(width);
+        state.upstream = upstream.get() + row * padded<T>(value_width);
+        state.panel.query = turned_queries.get() + row * width;
+        state.upstream_turned = turned_upstream.get() + row * value_width;
+        state.query_gradient = query_gradients.get() + row * width;
       }
     }
-    static int64_t rows() { return kMaximumPanels * Panel<T>::capacity; }
   };
 
   void differentiate_rows(const Division<T>& division, int64_t task, Workspace& workspace, Share& share) {
-    int64_t batch, key_head, first_head, begin, end;
-    division.locate(problem, task, batch, key_head, first_head, begin, end);
-    const T query_factor = problem.softcap > 0 ? T(1) : static_cast<T>(problem.scale);
+    const Stretch rows = division.locate(problem, task);
+    const int64_t batch = rows.batch, key_head = rows.key_head;
     const T threshold = negligible<T>(problem.keys);
     int number = 0;
     int64_t first = problem.keys, last = 0;
-    for (int64_t row = begin; row < end; row += Panel<T>::capacity, ++number) {
+    for (int64_t row = rows.begin; row < rows.end; row += Panel<T>::capacity, ++number) {
       BackwardPanel<T>& state = workspace.panels[number];
       Panel<T>& panel = state.panel;
-      open_panel(problem, panel, first_head, row, std::min<int64_t>(end, row + Panel<T>::capacity));
-      pack_rows(problem.query, panel, batch, problem.width, query_factor, workspace.line.get(), panel.query);
-      pack_rows(upstream, panel, batch, problem.value_width, T(1), workspace.line.get(), state.upstream_turned);
+      T* line = workspace.line.get();
+      open_panel(problem, panel, rows.first_head, row, std::min<int64_t>(rows.end, row + Panel<T>::capacity));
+      pack_rows(problem.query, panel, batch, problem.width, static_cast<T>(problem.query_factor()), line, panel.query);
+      pack_rows(upstream, panel, batch, problem.value_width, T(1), line, state.upstream_turned);
       copy_rows(problem.query, panel, batch, problem.width, state.queries);
       copy_rows(upstream, panel, batch, problem.value_width, state.upstream);
-      prepare_terms(problem, output, inputs, batch, state, workspace.line.get());
+      prepare_terms(problem, output, inputs, batch, state, line);
+      std::memset(state.sums, 0, sizeof(state.sums));
       std::fill(state.query_gradient, state.query_gradient + problem.width * panel.stride(), T(0));
       for (int r = 0; r < panel.rows; ++r) // a row that sees nothing gives nothing, whatever its query
         if (panel.maximum[r] == -kInfinity<T>)
           std::fill_n(state.queries + r * padded<T>(problem.width), problem.width, T(0));
-      if (panel.last == 0) continue;
-      first = std::min(first, panel.first);
-      last = std::max(last, panel.last);
+      panel.extend(first, last);
     }
     for (int p = 0; p < number; ++p) find_maxima(workspace.panels[p].panel, batch, key_head, workspace);
     for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
       const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
-      int64_t key_stride, value_stride;
-      const T* keys = rows_of(
-          problem.key, batch, key_head, start, stop - start, problem.width, workspace.keys.get(), key_stride,
-          rows_collide(problem.key));
-      const T* values = rows_of(
-          problem.value, batch, key_head, start, stop - start, problem.value_width, workspace.values.get(), value_stride,
+      const Rows<T> keys = rows_of(
+          problem.key, batch, key_head, start, stop - start, problem.width, workspace.keys.get(), rows_collide(problem.key));
+      Rows<T> values = rows_of(
+          problem.value, batch, key_head, start, stop - start, problem.value_width, workspace.values.get(),
           rows_collide(problem.value));
-      values = finite_rows(values, value_stride, stop - start, problem.value_width, workspace.finite_values.get());
-      int64_t finite_stride = key_stride;
-      const T* finite_keys = finite_rows(keys, finite_stride, stop - start, problem.width, workspace.finite_keys.get());
+      values = finite_rows(values, stop - start, problem.value_width, workspace.finite_values.get());
+      const Rows<T> finite_keys =
+          by_beta ? keys : finite_rows(keys, stop - start, problem.width, workspace.finite_keys.get());
       for (int p = 0; p < number; ++p) {
         BackwardPanel<T>& state = workspace.panels[p];
         const int64_t from = std::max(start, state.panel.first), to = std::min(stop, state.panel.last);
         if (from >= to) continue;
         with_vectors(state.panel.vectors, [&](auto constant) {
           differentiate_block<decltype(constant)::value>(
-              state, batch, from, static_cast<int>(to - from), keys + (from - start) * key_stride, key_stride,
-              finite_keys + (from - start) * finite_stride, finite_stride, values + (from - start) * value_stride, value_stride,
-              threshold, workspace, share);
+              state, batch, from, static_cast<int>(to - from), keys.from(from - start), finite_keys.from(from - start),
+              values.from(from - start), threshold, workspace, share);
         });
       }
     }
-    for (int p = 0; p < number; ++p) write_rows(workspace.panels[p], batch, workspace.line.get());
+    for (int p = 0; p < number; ++p) {
+      BackwardPanel<T>& state = workspace.panels[p];
+      if (by_beta)
+        for (int r = 0; r < state.panel.rows; ++r) write_moments(state, r, batch);
+      else
+        write_rows(state, batch, workspace.line.get());
+    }
   }
 
   // The largest logits of rows that were chosen hard, as they come out here: forward, the products may have been added up in
@@ -330,13 +326,11 @@ template <class T> struct Backward {
     std::fill(found, found + Panel<T>::capacity, -kInfinity<T>);
     for (int64_t start = panel.first; start < panel.last; start += kBlock) {
       const int count = static_cast<int>(std::min<int64_t>(kBlock, panel.last - start));
-      int64_t key_stride;
-      const T* keys =
-          rows_of(problem.key, batch, key_head, start, count, problem.width, workspace.keys.get(), key_stride);
+      const Rows<T> keys = rows_of(problem.key, batch, key_head, start, count, problem.width, workspace.keys.get());
       with_vectors(panel.vectors, [&](auto constant) {
         T* tile = workspace.tile.get();
         if (!score_block<T, decltype(constant)::value>(
-                problem, panel, batch, keys, key_stride, start, count, workspace.mask.get(), tile))
+                problem, panel, batch, keys, start, count, workspace.mask.get(), tile))
           return;
         for (int n = 0; n < count; ++n)
           for (int r = 0; r < panel.rows; ++r) found[r] = std::max(found[r], tile[n * stride + r]);
@@ -344,7 +338,7 @@ template <class T> struct Backward {
     }
     for (int r = 0; r < panel.rows; ++r) {
       // A sink above all keys is the choice; then no key is.
-      const bool sunk = problem.has_sink() && problem.sink_counted && problem.sink(panel.head[r]) > found[r];
+      const bool sunk = problem.counted_sink(panel.head[r]) > found[r];
       if (panel.beta[r] == kInfinity<T> && std::isfinite(panel.maximum[r]) && !sunk)
         panel.anchor[r] = panel.maximum[r] = found[r];
     }
@@ -352,28 +346,25 @@ template <class T> struct Backward {
 
   template <int vectors>
   void differentiate_block(
-      BackwardPanel<T>& state, int64_t batch, int64_t first, int count, const T* keys, int64_t key_stride,
-      const T* finite_keys, int64_t finite_stride, const T* values, int64_t value_stride, T threshold, Workspace& workspace,
-      Share& share) {
+      BackwardPanel<T>& state, int64_t batch, int64_t first, int count, Rows<T> keys, Rows<T> finite_keys, Rows<T> values,
+      T threshold, Workspace& workspace, Share& share) {
     constexpr int rows = vectors * Vector<T>::width;
     Panel<T>& panel = state.panel;
     T *tile = workspace.tile.get(), *weights = workspace.weights.get();
-    T* slopes = problem.softcap > 0 ? workspace.slopes.get() : nullptr;
+    T* slopes = problem.softcap > 0 && !by_beta ? workspace.slopes.get() : nullptr;
     const bool extra = inputs.c0 || inputs.c1;
-    if (!score_block<T, vectors>(
-            problem, panel, batch, keys, key_stride, first, count, workspace.mask.get(), tile, slopes))
-      return;
+    if (!score_block<T, vectors>(problem, panel, batch, keys, first, count, workspace.mask.get(), tile, slopes)) return;
     level_tile(panel, tile, count);
     if (!inputs.c0 && !tile_matters<T, vectors>(state, tile, count, threshold)) return;
-    multiply_keys<T, vectors>(values, value_stride, count, state.upstream_turned, problem.value_width, weights);
+    multiply_keys<T, vectors>(values, count, state.upstream_turned, problem.value_width, weights);
+    if (by_beta) return add_moments<vectors>(state, count, tile, weights);
     if (extra)
       differentiate_tile<T, vectors, true>(state, count, tile, weights);
     else
       differentiate_tile<T, vectors, false>(state, count, tile, weights);
     if (mask_gradient)
       for (int r = 0; r < panel.rows; ++r) {
-        T* to = mask_gradient +
-            ((batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r]) * problem.keys + first;
+        T* to = mask_gradient + problem.place(batch, panel.head[r], panel.row[r]) * problem.keys + first;
         for (int n = 0; n < count; ++n) to[n] = tile[n * rows + r];
       }
     if (slopes)
@@ -381,7 +372,7 @@ template <class T> struct Backward {
     const int64_t key_row = padded<T>(problem.width), value_row = padded<T>(problem.value_width);
     accumulate_outer<T>(
         weights, rows, count, state.upstream, panel.rows, value_row, value_row, share.values + first * value_row);
-    for (int n = 0; n < count; ++n) workspace.addresses[n] = finite_keys + n * finite_stride;
+    for (int n = 0; n < count; ++n) workspace.addresses[n] = finite_keys[n];
     accumulate_values<T, vectors>(workspace.addresses.get(), tile, count, problem.width, state.query_gradient);
     accumulate_outer<T>(tile, rows, count, state.queries, panel.rows, key_row, key_row, share.keys + first * key_row);
   }
@@ -390,7 +381,7 @@ template <class T> struct Backward {
     const Panel<T>& panel = state.panel;
     const int stride = panel.stride();
     for (int r = 0; r < panel.rows; ++r) {
-      const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+      const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
       for (int64_t d = 0; d < problem.width; ++d)
         line[d] = static_cast<T>(problem.scale) * state.query_gradient[d * stride + r];
       convert_back(problem.query.scalar, line, problem.width,
@@ -419,95 +410,28 @@ template <class T> struct Backward {
     return static_cast<T>(gradient);
   }
 
-  // Adds up the parts of a unit, in their order, and writes them.
-  void deliver(int64_t unit, Share* parts, int64_t number, T* line) {
-    const T scale = static_cast<T>(problem.scale);
-    const int64_t key_stride = padded<T>(problem.width), value_stride = padded<T>(problem.value_width);
-    char* keys = static_cast<char*>(key_gradient) + unit * problem.keys * problem.width * bytes_of(problem.key.scalar);
-    char* values =
-        static_cast<char*>(value_gradient) + unit * problem.keys * problem.value_width * bytes_of(problem.value.scalar);
+  // Adds the parts of a unit, in their order, and writes them. Values that were summed in place are finished.
+  void deliver(int64_t unit, const Share* parts, int64_t number, T* line) const {
+    deliver_rows(unit, parts, number, &Share::keys, problem.key.scalar, problem.width, problem.scale, key_gradient, line);
+    if (parts[0].own_values)
+      deliver_rows(unit, parts, number, &Share::values, problem.value.scalar, problem.value_width, 1, value_gradient, line);
+  }
+
+  void deliver_rows(
+      int64_t unit, const Share* parts, int64_t number, T* Share::*sums, Scalar scalar, int64_t width, double scale, void* to,
+      T* line) const {
     for (int64_t j = 0; j < problem.keys; ++j) {
-      for (int64_t d = 0; d < problem.width; ++d) {
-        T sum = parts[0].keys[j * key_stride + d];
-        for (int64_t n = 1; n < number; ++n) sum += parts[n].keys[j * key_stride + d];
-        line[d] = scale * sum;
+      for (int64_t d = 0; d < width; ++d) {
+        T sum = (parts[0].*sums)[j * padded<T>(width) + d];
+        for (int64_t n = 1; n < number; ++n) sum += (parts[n].*sums)[j * padded<T>(width) + d];
+        line[d] = static_cast<T>(scale) * sum;
       }
-      convert_back(problem.key.scalar, line, problem.width, keys + j * problem.width * bytes_of(problem.key.scalar));
-      if (!parts[0].own_values) continue; // the values' sums lie in their place already
-      for (int64_t c = 0; c < problem.value_width; ++c) {
-        T sum = parts[0].values[j * value_stride + c];
-        for (int64_t n = 1; n < number; ++n) sum += parts[n].values[j * value_stride + c];
-        line[c] = sum;
-      }
-      convert_back(
-          problem.value.scalar, line, problem.value_width, values + j * problem.value_width * bytes_of(problem.value.scalar));
+      convert_back(scalar, line, width, static_cast<char*>(to) + (unit * problem.keys + j) * width * bytes_of(scalar));
     }
   }
-};
 
-// For a temperature that is differentiated: of each row dL/dbeta, and mean and variance of its logits under the tempered weights
-// of all that its statistics count.
-template <class T> struct RowGradient {
-  const Problem& problem;
-  Strided upstream, output;
-  RowInputs<T> inputs;
-  T *gradient, *mean, *variance; // [batch, head, row]
-
-  void run() {
-    const Division<T> division(problem, 1);
-    const int64_t capacity = Panel<T>::capacity;
-    const T query_factor = problem.softcap > 0 ? T(1) : static_cast<T>(problem.scale);
-    run_tasks(division.tasks, work_of(problem), [&](const Take& take) {
-      const int64_t longest = std::max(problem.width, problem.value_width);
-      Buffer<T> queries(problem.width * capacity), upstream_turned(problem.value_width * capacity);
-      Buffer<T> upstream_rows(padded<T>(problem.value_width) * capacity);
-      Buffer<T> tile(kBlock * capacity), products(kBlock * capacity), line(longest);
-      Buffer<T> key_scratch(kBlock * problem.width), value_scratch(kBlock * problem.value_width);
-      Buffer<T> finite_values(kBlock * problem.value_width);
-      std::unique_ptr<MaskTile<T>> mask(problem.masked ? new MaskTile<T> : nullptr);
-      BackwardPanel<T> state;
-      for (int64_t task = take(); task >= 0; task = take()) {
-        int64_t batch, key_head, first_head, begin, end;
-        division.locate(problem, task, batch, key_head, first_head, begin, end);
-        Panel<T>& panel = state.panel;
-        open_panel(problem, panel, first_head, begin, end);
-        panel.query = queries.get();
-        state.upstream = upstream_rows.get();
-        pack_rows(problem.query, panel, batch, problem.width, query_factor, line.get(), panel.query);
-        pack_rows(upstream, panel, batch, problem.value_width, T(1), line.get(), upstream_turned.get());
-        copy_rows(upstream, panel, batch, problem.value_width, state.upstream);
-        prepare_terms(problem, output, inputs, batch, state, line.get());
-        double sums[4][Panel<T>::capacity] = {};
-        for (int64_t start = panel.first; start < panel.last; start += kBlock) {
-          const int count = static_cast<int>(std::min<int64_t>(kBlock, panel.last - start));
-          int64_t key_stride, value_stride;
-          const T* keys =
-              rows_of(problem.key, batch, key_head, start, count, problem.width, key_scratch.get(), key_stride);
-          with_vectors(panel.vectors, [&](auto constant) {
-            constexpr int vectors = decltype(constant)::value;
-            if (!score_block<T, vectors>(
-                    problem, panel, batch, keys, key_stride, start, count, mask.get(), tile.get()))
-              return;
-            level_tile(panel, tile.get(), count);
-            if (!tile_matters<T, vectors>(state, tile.get(), count, negligible<T>(problem.keys))) return;
-            const T* values = rows_of(
-                problem.value, batch, key_head, start, count, problem.value_width, value_scratch.get(), value_stride);
-            values = finite_rows(values, value_stride, count, problem.value_width, finite_values.get());
-            multiply_keys<T, vectors>(
-                values, value_stride, count, upstream_turned.get(), problem.value_width, products.get());
-            add_block<vectors>(state, count, tile.get(), products.get(), sums);
-          });
-        }
-        for (int r = 0; r < panel.rows; ++r) write_row(state, r, batch, sums);
-      }
-    });
-  }
-
- private:
   template <int vectors>
-  static void add_block(
-      const BackwardPanel<T>& state, int count, const T* tile, const T* products,
-      double (&sums)[4][Panel<T>::capacity]) {
+  static void add_moments(BackwardPanel<T>& state, int count, const T* tile, const T* products) {
     using V = Vector<T>;
     constexpr int rows = vectors * V::width;
     for (int v = 0; v < vectors; ++v) {
@@ -527,19 +451,19 @@ template <class T> struct RowGradient {
         part[3] += once * distance;
       }
       for (int k = 0; k < 4; ++k)
-        for (int lane = 0; lane < V::width; ++lane) sums[k][at + lane] += part[k].lanes[lane];
+        for (int lane = 0; lane < V::width; ++lane) state.sums[k][at + lane] += part[k].lanes[lane];
     }
   }
 
-  void write_row(const BackwardPanel<T>& state, int r, int64_t batch, double (&sums)[4][Panel<T>::capacity]) const {
+  void write_moments(const BackwardPanel<T>& state, int r, int64_t batch) const {
     const Panel<T>& panel = state.panel;
-    const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+    const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
     const double maximum = panel.maximum[r], beta = panel.beta[r], inner = state.terms.inner[r];
     if (maximum == -kInfinity<double> || is_leveled(panel, r)) {
-      gradient[at] = mean[at] = variance[at] = 0;
+      by_beta[at] = mean[at] = variance[at] = 0;
       return;
     }
-    double slope = sums[0][r], weight = sums[1][r], once = sums[2][r], twice = sums[3][r];
+    double slope = state.sums[0][r], weight = state.sums[1][r], once = state.sums[2][r], twice = state.sums[3][r];
     const double sink = problem.has_sink() ? problem.sink(panel.head[r]) : -kInfinity<double>;
     if (sink > -kInfinity<double>) {
       const double distance = sink - maximum;
@@ -556,7 +480,7 @@ template <class T> struct RowGradient {
       }
     }
     const double average = weight > 0 || std::isnan(weight) ? once / weight : 0;
-    gradient[at] = static_cast<T>(slope);
+    by_beta[at] = static_cast<T>(slope);
     mean[at] = static_cast<T>(maximum + average);
     variance[at] = static_cast<T>(weight > 0 ? std::max(twice / weight - average * average, 0.) : 0.);
   }

@@ -1,7 +1,7 @@
-// A few rows against many keys, as in decoding with a cache. There is little arithmetic for each key, so what counts is to read
-// keys and values once, for all the rows that share them, and to spread the reading over the threads whatever the number of heads.
-// Vectors lie along the width here. Keys are cut into chunks of fixed length; the chunks of a row are merged in their order, so
-// that the result does not depend on the threads.
+// A few rows against many keys, as in decoding with a cache. Each key takes little arithmetic, so keys and values are read once,
+// for all rows that share them, and the reading is spread over the threads whatever the number of heads. Vectors lie along the
+// width. Keys are cut into chunks of fixed length. The chunks of a row are merged in their order, so the result does not depend on
+// the threads.
 #pragma once
 
 #include <vector>
@@ -10,14 +10,14 @@
 
 namespace sharpmax {
 
-constexpr int kDecodeRows = 8;     // at most, of all heads that share their keys
+constexpr int kDecodeRows = 8;     // at most, over all heads that share their keys
 constexpr int kDecodeTile = 4;     // rows that go over the keys together
 constexpr int64_t kDecodeChunk = 512;
-constexpr int kPrefetchKeys = 24;  // how far ahead of the arithmetic keys and values are fetched
-constexpr int64_t kDecodeBytes = 4 << 20; // of logits that are kept for each thread
+constexpr int kPrefetchKeys = 24;  // how far ahead keys and values are prefetched
+constexpr int64_t kDecodeBytes = 4 << 20; // logits kept per thread
 
 template <class T> SHARPMAX_INLINE T sum_of(typename Vector<T>::Native lanes) {
-  // By halves: the additions of one step do not wait for each other.
+  // By halves: the additions of one step are independent.
   T parts[Vector<T>::width];
   std::memcpy(parts, &lanes, sizeof(lanes));
 #pragma GCC unroll 5
@@ -39,7 +39,7 @@ template <> SHARPMAX_INLINE float sum_of<float>(Vector<float>::Native lanes) {
 // logits[r][n] = query[r] · keys[n], for n < count.
 template <class T, int rows>
 __attribute__((noinline)) void dot_keys(
-    const T* keys, int64_t key_stride, int count, int ahead, const T* const* query, int64_t width, T* const* logits) {
+    Rows<T> keys, int count, int ahead, const T* const* query, int64_t width, T* const* logits) {
   using V = Vector<T>;
   constexpr int height = 12 / rows;
   const int64_t whole = width / V::width * V::width;
@@ -49,8 +49,8 @@ __attribute__((noinline)) void dot_keys(
 #pragma GCC unroll 12
     for (int k = 0; k < height; ++k) {
       const int key = first + k < count ? first + k : count - 1;
-      pointers[k] = keys + key * key_stride;
-      if (first + k < count && key < ahead) prefetch(pointers[k] + kPrefetchKeys * key_stride, width * sizeof(T));
+      pointers[k] = keys[key];
+      if (first + k < count && key < ahead) prefetch(keys[key + kPrefetchKeys], width * sizeof(T));
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) sums[k][r] = typename V::Native{};
     }
@@ -78,40 +78,21 @@ __attribute__((noinline)) void dot_keys(
   }
 }
 
-// output[r][c] += sum over n of weights[n][r] * values[n][c] for `vectors` vectors of columns from `column` on.
+// output[r][c] += sum over n of weights[n][r] * values[n][c], for `vectors` vectors of columns from `column` on.
 template <class T, int rows, int vectors>
 SHARPMAX_INLINE void blend_columns(
     const T* const* values, int count, int reach, const T* weights, int64_t column, T* output, int64_t output_stride) {
-  using V = Vector<T>;
-  typename V::Native sums[rows][vectors];
-#pragma GCC unroll 4
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 12
-    for (int v = 0; v < vectors; ++v) sums[r][v] = typename V::Native{};
+  Tile<T, rows, vectors> tile;
+  tile.clear();
   for (int n = 0; n < count; ++n) {
-    const T* value = values[n] + column;
     if (n + kPrefetchKeys < reach)
-      prefetch(values[n + kPrefetchKeys] + column, vectors * static_cast<int64_t>(sizeof(typename V::Native)));
-    typename V::Native operand[vectors];
-#pragma GCC unroll 12
-    for (int v = 0; v < vectors; ++v) operand[v] = V::load(value + v * V::width).lanes;
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) {
-      const T weight = weights[n * rows + r];
-#pragma GCC unroll 12
-      for (int v = 0; v < vectors; ++v) sums[r][v] += weight * operand[v];
-    }
+      prefetch(values[n + kPrefetchKeys] + column, vectors * static_cast<int64_t>(sizeof(typename Vector<T>::Native)));
+    tile.add(values[n] + column, [&](int r) SHARPMAX_INLINE_LAMBDA { return weights[n * rows + r]; });
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < rows; ++r)
-#pragma GCC unroll 12
-    for (int v = 0; v < vectors; ++v) {
-      T* place = output + r * output_stride + column + v * V::width;
-      (V::load(place) + V{sums[r][v]}).store(place);
-    }
+  tile.add_to(output + column, output_stride, rows);
 }
 
-// A slab of values stays in the first-level cache while its columns are taken in turn.
+// The same for all columns. A slab of values stays in the first-level cache while its columns are processed.
 template <class T, int rows>
 __attribute__((noinline)) void blend_values(
     const T* const* values, int count, const T* weights, int64_t width, T* output, int64_t output_stride) {
@@ -136,37 +117,31 @@ __attribute__((noinline)) void blend_values(
 }
 
 template <class Function> SHARPMAX_INLINE void with_rows(int rows, Function&& function) {
-  switch (rows) {
-    case 1: function(std::integral_constant<int, 1>{}); break;
-    case 2: function(std::integral_constant<int, 2>{}); break;
-    case 3: function(std::integral_constant<int, 3>{}); break;
-    default: function(std::integral_constant<int, 4>{}); break;
-  }
+  with_constant<kDecodeTile>(rows, function);
 }
 
-// What one chunk of keys says of one row.
+// Statistics of one row over one chunk of keys.
 template <class T> struct ChunkStatistics {
-  T maximum, mass, moment, total;
-  int64_t count, infinite;
-  bool invalid;
+  T maximum = -kInfinity<T>, mass = 0, moment = 0, total = 0;
+  int64_t count = 0, infinite = 0;
+  bool invalid = false;
 };
 
-// Softcap, mask and window on the logits of one row, and their statistics. `logits` has room up to a whole vector.
+// Applies softcap, mask and window to the logits of one row, and returns their statistics. `logits` has room up to a whole vector.
 template <class T>
 inline ChunkStatistics<T> finish_chunk(
     const Problem& problem, const Panel<T>& panel, int r, int64_t batch, int64_t first, int count, T* logits, T* bias) {
   using V = Vector<T>;
-  ChunkStatistics<T> result{-kInfinity<T>, 0, 0, 0, 0, 0, false};
+  ChunkStatistics<T> result;
   const int padded = (count + V::width - 1) / V::width * V::width;
-  for (int n = count; n < padded; ++n) logits[n] = -kInfinity<T>;
   if (problem.softcap > 0) {
+    std::fill(logits + count, logits + padded, T(0));
     cap_logits<T, 1>(logits, padded / V::width, problem.softcap, problem.scale);
-    for (int n = count; n < padded; ++n) logits[n] = -kInfinity<T>;
   }
   const int64_t low = std::clamp<int64_t>(panel.first_key[r] - first, 0, count);
   const int64_t high = std::clamp<int64_t>(panel.last_key[r] - first, low, count);
-  for (int64_t n = 0; n < low; ++n) logits[n] = -kInfinity<T>;
-  for (int64_t n = high; n < count; ++n) logits[n] = -kInfinity<T>;
+  std::fill(logits, logits + low, -kInfinity<T>);
+  std::fill(logits + high, logits + padded, -kInfinity<T>);
   if (problem.masked && mask_row(problem, batch, panel.head[r], panel.row[r], first, count, bias) != Sight::open)
     for (int64_t n = low; n < high; ++n) logits[n] = bias[n] == -kInfinity<T> ? bias[n] : logits[n] + bias[n];
   for (int64_t n = low; n < high; ++n) result.count += logits[n] != -kInfinity<T>;
@@ -209,11 +184,11 @@ template <class T> inline void merge_chunk(Panel<T>& panel, int r, const ChunkSt
   panel.maximum[r] = maximum;
 }
 
-// The weights of a chunk for up to four rows, [kept key][row]; the addresses of the kept values; the totals.
+// Computes the weights of a chunk for up to four rows, [kept key][row], the addresses of the kept values, and the totals.
 template <class T, int rows>
 inline int weigh_chunk(
-    const Panel<T>& panel, int first_row, T* const* logits, int count, T threshold, const T* values,
-    int64_t value_stride, T* weights, const T** kept, ChunkStatistics<T>* chunk) {
+    const Panel<T>& panel, int first_row, T* const* logits, int count, T threshold, Rows<T> values, T* weights,
+    const T** kept, ChunkStatistics<T>* chunk) {
   using V = Vector<T>;
   T weight_rows[rows][V::width];
   V total[rows];
@@ -234,7 +209,7 @@ inline int weigh_chunk(
     const int here = std::min(V::width, count - n);
     for (int lane = 0; lane < here; ++lane) {
       for (int r = 0; r < rows; ++r) weights[number * rows + r] = weight_rows[r][lane];
-      kept[number] = values + (n + lane) * value_stride;
+      kept[number] = values[n + lane];
       number += matters[lane] != 0;
     }
   }
@@ -247,155 +222,165 @@ template <class T> inline bool suits_decoding(const Problem& problem) {
   return problem.group() * problem.queries <= rows && problem.policy != Policy::entropy_target;
 }
 
-// Statistics and, if `results.output` is given, attention.
-template <class T> inline void decode(const Problem& problem, const T* given_beta, const Results<T>& results) {
+// Attention of all rows, or their statistics alone. Each unit of work holds the rows that share a key head, each task one chunk of
+// a unit's keys. Units are processed in waves, so that memory does not grow with the batch.
+template <class T> struct Decoding {
+  const Problem& problem;
+  const T* given_beta;
+  const Results<T>& results;
+
+  const bool attends = !results.statistics_alone();
   const int rows = static_cast<int>(problem.group() * problem.queries);
   const int64_t units = problem.batches * problem.key_heads;
   const int64_t chunks = (problem.keys + kDecodeChunk - 1) / kDecodeChunk;
   const int64_t padded_keys = chunks * kDecodeChunk;
-  const bool attends = results.output != nullptr;
   const T threshold = negligible<T>(problem.keys);
-  const T query_factor = problem.softcap > 0 ? T(1) : static_cast<T>(problem.scale);
-  // All units at once would need memory for their logits that grows with the batch.
   const int64_t bytes = std::max<int64_t>(1, rows * padded_keys * static_cast<int64_t>(sizeof(T)));
-  const int64_t wave = std::clamp<int64_t>(kDecodeBytes * at::get_num_threads() / bytes, 1, std::max<int64_t>(units, 1));
-  Buffer<T> logits(wave * rows * padded_keys);
-  Buffer<T> queries(wave * rows * problem.width);
-  Buffer<T> partial(attends ? wave * chunks * rows * problem.value_width : 0);
-  std::vector<ChunkStatistics<T>> found(wave * chunks * rows);
-  std::vector<Panel<T>> panels(wave);
-  Buffer<T> output(attends ? rows * problem.value_width : 0), line(problem.value_width);
+  const int64_t wave =
+      std::clamp<int64_t>(kDecodeBytes * at::get_num_threads() / bytes, 1, std::max<int64_t>(units, 1));
 
-  for (int64_t begin = 0; begin < units; begin += wave) {
-    const int64_t here = std::min(wave, units - begin);
-    for (int64_t unit = 0; unit < here; ++unit) {
-      const int64_t batch = (begin + unit) / problem.key_heads, key_head = (begin + unit) % problem.key_heads;
-      Panel<T>& panel = panels[unit];
-      open_panel(problem, panel, key_head * problem.group(), 0, rows);
-      for (int r = 0; r < rows; ++r) {
-        T* to = queries.get() + (unit * rows + r) * problem.width;
-        convert(problem.query.scalar, address(problem.query, batch, panel.head[r], panel.row[r]), problem.width, to);
-        for (int64_t d = 0; d < problem.width; ++d) to[d] *= query_factor;
-      }
-    }
-    const int64_t work = problem.width * rows * problem.keys * here;
-    run_tasks(here * chunks, work, [&](const std::function<int64_t()>& take) {
-      Buffer<T> scratch(kBlock * problem.width);
-      Buffer<T> bias(kDecodeChunk);
-      for (int64_t task = take(); task >= 0; task = take()) {
-        const int64_t unit = task / chunks, chunk = task % chunks;
-        const int64_t batch = (begin + unit) / problem.key_heads, key_head = (begin + unit) % problem.key_heads;
-        const Panel<T>& panel = panels[unit];
-        const int64_t first = chunk * kDecodeChunk, last = std::min(first + kDecodeChunk, problem.keys);
-        ChunkStatistics<T>* of_rows = found.data() + task * rows;
-        if (last <= panel.first || first >= panel.last) { // a window does not reach here
-          for (int r = 0; r < rows; ++r) of_rows[r] = {-kInfinity<T>, 0, 0, 0, 0, 0, false};
-          continue;
-        }
-        for (int top = 0; top < rows; top += kDecodeTile)
-          with_rows(std::min(kDecodeTile, rows - top), [&](auto constant) {
-            constexpr int height = decltype(constant)::value;
-            const T* query[height];
-            for (int r = 0; r < height; ++r) query[r] = queries.get() + (unit * rows + top + r) * problem.width;
-            for (int64_t start = first; start < last; start += kBlock) {
-              const int count = static_cast<int>(std::min<int64_t>(kBlock, last - start));
-              T* to[height];
-              for (int r = 0; r < height; ++r) to[r] = logits.get() + (unit * rows + top + r) * padded_keys + start;
-              int64_t stride;
-              const T* keys = rows_of(problem.key, batch, key_head, start, count, problem.width, scratch.get(), stride);
-              // Keys that were converted lie in scratch memory: nothing to fetch.
-              const int64_t ahead =
-                  problem.key.scalar == native_scalar<T>() ? problem.keys - start - kPrefetchKeys : 0;
-              dot_keys<T, height>(
-                  keys, stride, count, static_cast<int>(std::min<int64_t>(count, ahead)), query, problem.width, to);
-            }
-          });
-        for (int r = 0; r < rows; ++r)
-          of_rows[r] = finish_chunk(
-              problem, panel, r, batch, first, static_cast<int>(last - first),
-              logits.get() + (unit * rows + r) * padded_keys + first, bias.get());
-      }
-    });
-    for (int64_t unit = 0; unit < here; ++unit) {
-      const int64_t batch = (begin + unit) / problem.key_heads;
-      Panel<T>& panel = panels[unit];
-      for (int64_t chunk = 0; chunk < chunks; ++chunk)
-        for (int r = 0; r < rows; ++r) merge_chunk(panel, r, found[(unit * chunks + chunk) * rows + r]);
-      settle_statistics(problem, panel);
-      write_statistics(problem, panel, batch, results);
+  Buffer<T> logits{wave * rows * padded_keys};
+  Buffer<T> queries{wave * rows * problem.width};
+  Buffer<T> partial{attends ? wave * chunks * rows * problem.value_width : 0};
+  Buffer<T> output{attends ? rows * problem.value_width : 0}, line{problem.value_width};
+  std::vector<ChunkStatistics<T>> found = std::vector<ChunkStatistics<T>>(wave * chunks * rows);
+  std::vector<Panel<T>> panels = std::vector<Panel<T>>(wave);
+  int64_t begin = 0; // first unit of the wave
+
+  void run() {
+    for (; begin < units; begin += wave) {
+      const int64_t here = std::min(wave, units - begin);
+      for (int64_t unit = 0; unit < here; ++unit) open(unit);
+      const int64_t work = problem.width * rows * problem.keys * here;
+      run_tasks(here * chunks, work, [&](const Take& take) {
+        Buffer<T> scratch(kBlock * problem.width), bias(kDecodeChunk);
+        for (int64_t task = take(); task >= 0; task = take()) score(task, scratch.get(), bias.get());
+      });
+      for (int64_t unit = 0; unit < here; ++unit) settle(unit);
       if (!attends) continue;
-      choose_beta(problem, panel, batch, given_beta);
-      prepare_weights(panel);
-      for (int r = 0; r < rows; ++r) {
-        if (!is_leveled(panel, r)) continue;
-        const T maximum = panel.maximum[r];
-        T* row = logits.get() + (unit * rows + r) * padded_keys;
-        for (int64_t key = panel.first / kDecodeChunk * kDecodeChunk; key < panel.last; ++key)
-          row[key] = row[key] == maximum ? T(0) : -kInfinity<T>;
-        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-          ChunkStatistics<T>& statistics = found[(unit * chunks + chunk) * rows + r];
-          statistics.maximum = statistics.maximum == maximum ? T(0) : -kInfinity<T>;
-        }
-      }
-    }
-    if (!attends) continue;
-    run_tasks(here * chunks, work, [&](const std::function<int64_t()>& take) {
-      Buffer<T> scratch(problem.value.scalar == native_scalar<T>() ? 0 : kDecodeChunk * problem.value_width);
-      Buffer<T> weights(kDecodeChunk * kDecodeTile + kDecodeTile);
-      Buffer<const T*> kept(kDecodeChunk + 1);
-      for (int64_t task = take(); task >= 0; task = take()) {
-        const int64_t unit = task / chunks, chunk = task % chunks;
-        const int64_t batch = (begin + unit) / problem.key_heads, key_head = (begin + unit) % problem.key_heads;
-        const Panel<T>& panel = panels[unit];
-        const int64_t first = chunk * kDecodeChunk, last = std::min(first + kDecodeChunk, problem.keys);
-        ChunkStatistics<T>* of_rows = found.data() + task * rows;
-        T* sums = partial.get() + task * rows * problem.value_width;
-        std::fill(sums, sums + rows * problem.value_width, T(0));
-        const T* values = nullptr;
-        int64_t stride = 0;
-        for (int top = 0; top < rows; top += kDecodeTile)
-          with_rows(std::min(kDecodeTile, rows - top), [&](auto constant) {
-            constexpr int height = decltype(constant)::value;
-            bool matters = false;
-            for (int r = top; r < top + height; ++r)
-              matters |= panel.factor[r] * (of_rows[r].maximum - panel.anchor[r]) > threshold;
-            if (!matters) return;
-            if (!values)
-              values = rows_of(
-                  problem.value, batch, key_head, first, last - first, problem.value_width, scratch.get(), stride);
-            T* from[height];
-            for (int r = 0; r < height; ++r) from[r] = logits.get() + (unit * rows + top + r) * padded_keys + first;
-            const int count = weigh_chunk<T, height>(
-                panel, top, from, static_cast<int>(last - first), threshold, values, stride, weights.get(), kept.get(),
-                of_rows + top);
-            blend_values<T, height>(
-                kept.get(), count, weights.get(), problem.value_width, sums + top * problem.value_width,
-                problem.value_width);
-          });
-      }
-    });
-    for (int64_t unit = 0; unit < here; ++unit) {
-      Panel<T>& panel = panels[unit];
-      panel.output = output.get();
-      const int64_t values = rows * problem.value_width;
-      std::fill(output.get(), output.get() + values, T(0));
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        const T* sums = partial.get() + (unit * chunks + chunk) * values;
-        bool empty = true;
-        for (int r = 0; r < rows; ++r) {
-          const T total = found[(unit * chunks + chunk) * rows + r].total;
-          panel.total[r] += total;
-          empty &= total == 0;
-        }
-        if (!empty)
-          for (int64_t n = 0; n < values; ++n) output[n] += sums[n];
-      }
-      const int64_t batch = (begin + unit) / problem.key_heads, key_head = (begin + unit) % problem.key_heads;
-      write_output(
-          problem, panel, batch, key_head, threshold, logits.get() + unit * rows * padded_keys, 1, padded_keys, line.get(), results,
-          1, problem.value_width);
+      run_tasks(here * chunks, work, [&](const Take& take) {
+        Buffer<T> scratch(problem.value.scalar == native_scalar<T>() ? 0 : kDecodeChunk * problem.value_width);
+        Buffer<T> weights(kDecodeChunk * kDecodeTile + kDecodeTile);
+        Buffer<const T*> kept(kDecodeChunk + 1);
+        for (int64_t task = take(); task >= 0; task = take()) blend(task, scratch.get(), weights.get(), kept.get());
+      });
+      for (int64_t unit = 0; unit < here; ++unit) write(unit);
     }
   }
-}
+
+ private:
+  int64_t batch_of(int64_t unit) const { return (begin + unit) / problem.key_heads; }
+  int64_t key_head_of(int64_t unit) const { return (begin + unit) % problem.key_heads; }
+  T* logits_of(int64_t unit, int r) const { return logits.get() + (unit * rows + r) * padded_keys; }
+  T* query_of(int64_t unit, int r) const { return queries.get() + (unit * rows + r) * problem.width; }
+
+  void open(int64_t unit) {
+    Panel<T>& panel = panels[unit];
+    open_panel(problem, panel, key_head_of(unit) * problem.group(), 0, rows);
+    const T factor = static_cast<T>(problem.query_factor());
+    for (int r = 0; r < rows; ++r) {
+      T* to = query_of(unit, r);
+      convert(problem.query.scalar, address(problem.query, batch_of(unit), panel.head[r], panel.row[r]), problem.width, to);
+      for (int64_t d = 0; d < problem.width; ++d) to[d] *= factor;
+    }
+  }
+
+  // The logits of one chunk and their statistics.
+  void score(int64_t task, T* scratch, T* bias) {
+    const int64_t unit = task / chunks, first = task % chunks * kDecodeChunk;
+    const int64_t last = std::min(first + kDecodeChunk, problem.keys);
+    const Panel<T>& panel = panels[unit];
+    ChunkStatistics<T>* of_rows = found.data() + task * rows;
+    std::fill(of_rows, of_rows + rows, ChunkStatistics<T>());
+    if (last <= panel.first || first >= panel.last) return; // a window does not reach here
+    for (int top = 0; top < rows; top += kDecodeTile)
+      with_rows(std::min(kDecodeTile, rows - top), [&](auto constant) {
+        constexpr int height = decltype(constant)::value;
+        const T* query[height];
+        for (int r = 0; r < height; ++r) query[r] = query_of(unit, top + r);
+        for (int64_t start = first; start < last; start += kBlock) {
+          const int count = static_cast<int>(std::min<int64_t>(kBlock, last - start));
+          T* to[height];
+          for (int r = 0; r < height; ++r) to[r] = logits_of(unit, top + r) + start;
+          const Rows<T> keys =
+              rows_of(problem.key, batch_of(unit), key_head_of(unit), start, count, problem.width, scratch);
+          // Converted keys are in scratch memory: nothing to prefetch.
+          const int64_t ahead = problem.key.scalar == native_scalar<T>() ? problem.keys - start - kPrefetchKeys : 0;
+          dot_keys<T, height>(
+              keys, count, static_cast<int>(std::min<int64_t>(count, ahead)), query, problem.width, to);
+        }
+      });
+    for (int r = 0; r < rows; ++r)
+      of_rows[r] = finish_chunk(
+          problem, panel, r, batch_of(unit), first, static_cast<int>(last - first), logits_of(unit, r) + first, bias);
+  }
+
+  // The statistics of all chunks together, and beta.
+  void settle(int64_t unit) {
+    Panel<T>& panel = panels[unit];
+    for (int64_t chunk = 0; chunk < chunks; ++chunk)
+      for (int r = 0; r < rows; ++r) merge_chunk(panel, r, found[(unit * chunks + chunk) * rows + r]);
+    settle_statistics(problem, panel);
+    write_statistics(problem, panel, batch_of(unit), results);
+    if (!attends) return;
+    choose_beta(problem, panel, batch_of(unit), given_beta);
+    prepare_weights(panel);
+    for (int r = 0; r < rows; ++r) {
+      if (!is_leveled(panel, r)) continue;
+      const int64_t start = panel.first / kDecodeChunk * kDecodeChunk;
+      level(logits_of(unit, r) + start, panel.last - start, 1, panel.maximum[r]);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk)
+        level(&found[(unit * chunks + chunk) * rows + r].maximum, 1, 1, panel.maximum[r]);
+    }
+  }
+
+  // The weighted sum of the values of one chunk.
+  void blend(int64_t task, T* scratch, T* weights, const T** kept) {
+    const int64_t unit = task / chunks, first = task % chunks * kDecodeChunk;
+    const int64_t count = std::min(kDecodeChunk, problem.keys - first);
+    const Panel<T>& panel = panels[unit];
+    ChunkStatistics<T>* of_rows = found.data() + task * rows;
+    T* sums = partial.get() + task * rows * problem.value_width;
+    std::fill(sums, sums + rows * problem.value_width, T(0));
+    Rows<T> values;
+    for (int top = 0; top < rows; top += kDecodeTile)
+      with_rows(std::min(kDecodeTile, rows - top), [&](auto constant) {
+        constexpr int height = decltype(constant)::value;
+        bool matters = false;
+        for (int r = top; r < top + height; ++r)
+          matters |= panel.factor[r] * (of_rows[r].maximum - panel.anchor[r]) > threshold;
+        if (!matters) return;
+        if (!values.data)
+          values = rows_of(problem.value, batch_of(unit), key_head_of(unit), first, count, problem.value_width, scratch);
+        T* from[height];
+        for (int r = 0; r < height; ++r) from[r] = logits_of(unit, top + r) + first;
+        const int number = weigh_chunk<T, height>(
+            panel, top, from, static_cast<int>(count), threshold, values, weights, kept, of_rows + top);
+        blend_values<T, height>(
+            kept, number, weights, problem.value_width, sums + top * problem.value_width, problem.value_width);
+      });
+  }
+
+  void write(int64_t unit) {
+    Panel<T>& panel = panels[unit];
+    panel.output = output.get();
+    const int64_t values = rows * problem.value_width;
+    std::fill(output.get(), output.get() + values, T(0));
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const T* sums = partial.get() + (unit * chunks + chunk) * values;
+      bool empty = true;
+      for (int r = 0; r < rows; ++r) {
+        const T total = found[(unit * chunks + chunk) * rows + r].total;
+        panel.total[r] += total;
+        empty &= total == 0;
+      }
+      if (!empty)
+        for (int64_t n = 0; n < values; ++n) output[n] += sums[n];
+    }
+    write_output(
+        problem, panel, batch_of(unit), key_head_of(unit), threshold, logits_of(unit, 0), 1, padded_keys, line.get(), results,
+        1, problem.value_width);
+  }
+};
 
 } // namespace sharpmax

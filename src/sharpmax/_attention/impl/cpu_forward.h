@@ -1,6 +1,6 @@
 // Attention of whole panels. The logits of a panel are computed once and kept: [key][row], one block of keys after another.
-// A first pass over the blocks makes them and gathers statistics; these give beta; a second pass makes the weights and adds
-// up the values.
+// A first pass over the blocks computes them and their statistics, which give beta. A second pass computes the weights and sums
+// the values.
 #pragma once
 
 #include <atomic>
@@ -16,12 +16,14 @@ template <class T> struct Results {
   void* output = nullptr; // [batch, head, row, value width], in the type of the query
   T *maximum = nullptr, *mass = nullptr, *moment = nullptr, *beta = nullptr, *logmass = nullptr; // [batch, head, row]
   int64_t* count = nullptr;
+
+  bool statistics_alone() const { return !beta; }
 };
 
 using Take = std::function<int64_t()>; // the next task, or -1
 
-// Runs tasks 0 … count - 1, each thread taking the next one when it is free. What a task writes must not depend on the thread.
-// `work` is the number of multiplications: what is too little to be worth a thread stays on this one.
+// Runs tasks 0 … count - 1; each thread takes the next one when it is free. What a task writes must not depend on the thread.
+// `work` is the number of multiplications. Little work stays on this thread.
 inline void run_tasks(int64_t count, int64_t work, const std::function<void(const Take&)>& worker) {
   constexpr int64_t worth_a_thread = 1 << 17;
   std::atomic<int64_t> next{0};
@@ -43,19 +45,22 @@ inline int64_t work_of(const Problem& problem) {
   return problem.batches * problem.query_heads * problem.queries * problem.keys * (problem.width + problem.value_width);
 }
 
-// Calls function(std::integral_constant<int, vectors>) for a number of vectors that is known only now.
-template <class Function> SHARPMAX_INLINE void with_vectors(int vectors, Function&& function) {
-  switch (vectors) {
-    case 1: function(std::integral_constant<int, 1>{}); break;
-    case 2: function(std::integral_constant<int, 2>{}); break;
-    default: function(std::integral_constant<int, 3>{}); break;
+// Calls function(std::integral_constant<int, number>) for a number from 1 to `most` that is known only at run time.
+template <int most, class Function> SHARPMAX_INLINE void with_constant(int number, Function&& function) {
+  if constexpr (most > 1) {
+    if (number < most) return with_constant<most - 1>(number, function);
   }
+  function(std::integral_constant<int, most>{});
+}
+
+template <class Function> SHARPMAX_INLINE void with_vectors(int vectors, Function&& function) {
+  with_constant<kPanelVectors>(vectors, function);
 }
 
 template <class T>
 inline void write_statistics(const Problem& problem, const Panel<T>& panel, int64_t batch, const Results<T>& results) {
   for (int r = 0; r < panel.rows; ++r) {
-    const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+    const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
     results.maximum[at] = panel.maximum[r];
     results.mass[at] = panel.mass[r];
     results.moment[at] = panel.moment[r];
@@ -66,7 +71,7 @@ inline void write_statistics(const Problem& problem, const Panel<T>& panel, int6
 template <class T>
 inline void choose_beta(const Problem& problem, Panel<T>& panel, int64_t batch, const T* given) {
   for (int r = 0; r < panel.rows; ++r) {
-    const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+    const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
     if (panel.maximum[r] == -kInfinity<T>)
       panel.beta[r] = 1;
     else if (given)
@@ -77,54 +82,50 @@ inline void choose_beta(const Problem& problem, Panel<T>& panel, int64_t batch, 
   }
 }
 
-// Whether only the maxima of a row have weight, in equal shares: they are +inf, or beta is infinite. As logits for the second
-// pass, 0 against -inf.
+// Whether only the maxima of a row have weight, in equal shares, because they are +inf or beta is infinite. In the second pass
+// their logits are 0 and all others -inf.
 template <class T> inline bool is_leveled(const Panel<T>& panel, int r) {
   return panel.maximum[r] == kInfinity<T> || panel.beta[r] == kInfinity<T>;
 }
 
-// Gives each row what the second pass needs: exp(factor * (logit - anchor)) is its weight.
+// Sets what the second pass needs: exp(factor * (logit - anchor)) is a weight.
 template <class T> inline void prepare_weights(Panel<T>& panel) {
   constexpr T out_of_reach = std::numeric_limits<T>::max() / 4; // every weight is zero below it
   for (int r = 0; r < panel.stride(); ++r) {
     const bool alive = r < panel.rows && !panel.invalid[r] && panel.maximum[r] > -kInfinity<T>;
     const bool leveled = alive && is_leveled(panel, r);
     panel.anchor[r] = !alive ? out_of_reach : leveled ? T(0) : panel.maximum[r];
-    // Not zero, or a hidden key, at -inf, would have a weight that is not a number.
+    // Not zero: a hidden key, at -inf, would have the weight NaN.
     panel.factor[r] = !alive || leveled ? T(1) : std::max(panel.beta[r], std::numeric_limits<T>::min());
   }
 }
 
+template <class T> inline void level(T* logits, int64_t count, int64_t stride, T maximum) {
+  for (int64_t n = 0; n < count; ++n) logits[n * stride] = logits[n * stride] == maximum ? T(0) : -kInfinity<T>;
+}
+
 template <class T> inline void level_rows(Panel<T>& panel) {
-  const int stride = panel.stride();
+  const int64_t stride = panel.stride(), start = panel.first / kBlock, blocks = (panel.last + kBlock - 1) / kBlock - start;
   for (int r = 0; r < panel.rows; ++r) {
     if (!is_leveled(panel, r)) continue;
-    const T maximum = panel.maximum[r];
-    const int64_t blocks = (panel.last + kBlock - 1) / kBlock;
-    for (int64_t group = panel.first / kBlock * kGroups; group < blocks * kGroups; ++group) {
-      T& peak = panel.peaks[group * stride + r];
-      peak = peak == maximum ? T(0) : -kInfinity<T>;
-    }
-    for (int64_t key = 0; key < panel.last - panel.first; ++key) {
-      T& logit = panel.logits[key * stride + r];
-      logit = logit == maximum ? T(0) : -kInfinity<T>;
-    }
+    level(panel.peaks + start * kGroups * stride + r, blocks * kGroups, stride, panel.maximum[r]);
+    level(panel.logits + r, panel.last - panel.first, stride, panel.maximum[r]);
   }
 }
 
-// What will be needed after the block at hand, to be fetched meanwhile: the next values, unless null, and the next logits,
-// where they do not wait in the second-level cache.
+// What to prefetch while a block is computed: the next values, unless null, and the next logits, if they are not in the
+// second-level cache.
 template <class T> struct Ahead {
   const T* values = nullptr;
   int64_t value_bytes = 0;
   bool logits = false;
 };
 
-// The weights of a block, packed: keys whose weights are negligible in all rows are left out. Gives the number kept.
+// Computes the weights of a block without keys whose weights are negligible in all rows. Returns the number of keys kept.
 template <class T, int vectors>
 inline int weigh_block(
-    Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, const T* values, int64_t value_stride,
-    const Ahead<T>& ahead, T* weights, const T** kept) {
+    Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, Rows<T> values, const Ahead<T>& ahead, T* weights,
+    const T** kept) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
   V anchor[vectors], factor[vectors], total[vectors];
@@ -152,8 +153,8 @@ inline int weigh_block(
         weight.store(weights + number * rows + v * V::width);
       }
       if (ahead.logits) prefetch(tile + (n + kBlock) * rows, rows * static_cast<int64_t>(sizeof(T)));
-      if (ahead.values) prefetch(ahead.values + n * value_stride, ahead.value_bytes);
-      kept[number] = values + n * value_stride;
+      if (ahead.values) prefetch(ahead.values + n * values.stride, ahead.value_bytes);
+      kept[number] = values[n];
       number += any<T>(matters);
     }
   }
@@ -164,14 +165,14 @@ inline int weigh_block(
   return number;
 }
 
-// log of what the weights are divided by, relative to factor * maximum: the keys and, if there is one, the sink.
+// log of the denominator of the weights (keys and sink), relative to factor * maximum.
 template <class T>
 inline double denominator(const Problem& problem, int64_t head, double maximum, double beta, double total) {
   const double sink = problem.has_sink() ? problem.sink(head) : -kInfinity<double>;
   if (sink == -kInfinity<double>) return std::log(total);
   if (problem.sink_counted) {
     if (sink == maximum) return std::log(total + 1);
-    if (std::isinf(maximum) || std::isinf(beta)) return std::log(total); // the sink is below the maximum, out of reach
+    if (std::isinf(maximum) || std::isinf(beta)) return std::log(total); // the sink is below the maximum and has no weight
     return std::log(total + std::exp(beta * (sink - maximum)));
   }
   if (maximum == kInfinity<double>) return sink == maximum ? sink : std::log(total);
@@ -181,8 +182,7 @@ inline double denominator(const Problem& problem, int64_t head, double maximum, 
                             : of_keys + std::log1p(std::exp(relative - of_keys));
 }
 
-// Adds up the values of one row again, leaving out those without weight: where one of them is NaN or infinite, zero times it has
-// spoilt the row.
+// Sums the values of one row again without those that have no weight. If one of them is NaN or infinite, zero times it is NaN.
 template <class T>
 __attribute__((noinline)) void mend_row(
     const Problem& problem, const Panel<T>& panel, int r, int64_t batch, int64_t key_head, T threshold, const T* logits,
@@ -197,7 +197,7 @@ __attribute__((noinline)) void mend_row(
   }
 }
 
-// Divides and writes the output of the panel, with beta and the logarithm of the tempered mass. `logits` are those of key 0.
+// Divides and writes the output of the panel, with beta and the logarithm of the tempered mass. `logits` points to key 0.
 template <class T>
 inline void write_output(
     const Problem& problem, const Panel<T>& panel, int64_t batch, int64_t key_head, T threshold, const T* logits,
@@ -205,7 +205,7 @@ inline void write_output(
     int64_t row_stride) {
   const Scalar scalar = problem.query.scalar;
   for (int r = 0; r < panel.rows; ++r) {
-    const int64_t at = (batch * problem.query_heads + panel.head[r]) * problem.queries + panel.row[r];
+    const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
     const bool invalid = panel.invalid[r] || std::isnan(panel.beta[r]);
     const double logarithm =
         denominator<T>(problem, panel.head[r], panel.maximum[r], panel.beta[r], panel.total[r]);
@@ -227,13 +227,18 @@ inline void write_output(
   }
 }
 
-// How the rows are cut: segments, panels of a segment, and panels that go over the keys together.
+// Rows `begin` to `end` of a segment, which share their keys.
+struct Stretch {
+  int64_t batch, key_head, first_head, begin, end;
+};
+
+// How rows are divided: segments, panels of a segment, and panels that go over the keys together.
 template <class T> struct Division {
   int64_t segments_per_key_head, heads_per_segment, rows_per_segment, rows_per_task, tasks_per_segment, tasks;
 
   explicit Division(const Problem& problem, int64_t panels_per_task) {
-    // Rows of short heads share panels, since they share their keys: fewer lanes stay empty. A panel that spans two long heads
-    // would cost more than it saves, since under a causal mask it sees what the longest of its rows does.
+    // Short heads that share their keys also share panels, so that fewer lanes are empty. A panel that spans two long heads would
+    // cost more than it saves: under a causal mask it computes all keys that its longest row sees.
     const bool merged = problem.queries < 8 * Panel<T>::capacity;
     segments_per_key_head = merged ? 1 : problem.group();
     heads_per_segment = merged ? problem.group() : 1;
@@ -243,39 +248,31 @@ template <class T> struct Division {
     tasks = problem.batches * problem.key_heads * segments_per_key_head * tasks_per_segment;
   }
 
-  void locate(
-      const Problem& problem, int64_t task, int64_t& batch, int64_t& key_head, int64_t& first_head, int64_t& begin,
-      int64_t& end) const {
+  Stretch locate(const Problem& problem, int64_t task) const {
     const int64_t segment = task / tasks_per_segment;
     // From the end: under a causal mask the last rows are the longest, and long tasks should not come last.
-    const int64_t chunk = tasks_per_segment - 1 - task % tasks_per_segment;
-    batch = segment / (problem.key_heads * segments_per_key_head);
-    key_head = segment / segments_per_key_head % problem.key_heads;
-    first_head = key_head * problem.group() + segment % segments_per_key_head * heads_per_segment;
-    begin = chunk * rows_per_task;
-    end = std::min(begin + rows_per_task, rows_per_segment);
+    const int64_t begin = (tasks_per_segment - 1 - task % tasks_per_segment) * rows_per_task;
+    const int64_t key_head = segment / segments_per_key_head % problem.key_heads;
+    return {
+        segment / (problem.key_heads * segments_per_key_head), key_head,
+        key_head * problem.group() + segment % segments_per_key_head * heads_per_segment, begin,
+        std::min(begin + rows_per_task, rows_per_segment)};
   }
 };
 
 constexpr int kMaximumPanels = 4; // that one task takes over the keys together
 
-// Runs the first pass for panels that share their keys. `keep` says whether their logits are kept or only the statistics wanted.
+// Runs the first pass for panels that share their keys. `keep` tells whether their logits are kept.
 template <class T>
 inline void first_pass(
     const Problem& problem, Panel<T>* panels, int number, int64_t batch, int64_t key_head, bool keep, MaskTile<T>* mask,
     T* key_scratch) {
   int64_t first = problem.keys, last = 0;
-  for (int p = 0; p < number; ++p) {
-    if (panels[p].last == 0) continue;
-    first = std::min(first, panels[p].first);
-    last = std::max(last, panels[p].last);
-  }
+  for (int p = 0; p < number; ++p) panels[p].extend(first, last);
   for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
     const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
-    int64_t key_stride;
-    const T* keys = rows_of(
-        problem.key, batch, key_head, start, stop - start, problem.width, key_scratch, key_stride,
-        rows_collide(problem.key));
+    const Rows<T> keys = rows_of(
+        problem.key, batch, key_head, start, stop - start, problem.width, key_scratch, rows_collide(problem.key));
     for (int p = 0; p < number; ++p) {
       Panel<T>& panel = panels[p];
       const int64_t from = std::max(start, panel.first), to = std::min(stop, panel.last);
@@ -285,12 +282,11 @@ inline void first_pass(
         T* tile = keep ? panel.logits + (from - panel.first) * panel.stride() : panel.logits;
         T* peaks = keep ? panel.peaks + start / kBlock * kGroups * panel.stride() : nullptr;
         const int count = static_cast<int>(to - from);
-        if (keep && number > 1) { // else the logits stay in the second-level cache anyway
+        if (keep && number > 1) { // the logits of one panel stay in the second-level cache
           const int64_t block = static_cast<int64_t>(kBlock) * panel.stride();
           prefetch_to_write(tile + block, block * static_cast<int64_t>(sizeof(T)));
         }
-        if (score_block<T, vectors>(
-                problem, panel, batch, keys + (from - start) * key_stride, key_stride, from, count, mask, tile))
+        if (score_block<T, vectors>(problem, panel, batch, keys.from(from - start), from, count, mask, tile))
           gather_statistics<T, vectors>(panel, tile, count, peaks);
         else if (keep)
           std::fill(peaks, peaks + kGroups * panel.stride(), -kInfinity<T>);
@@ -304,15 +300,10 @@ inline void second_pass(
     const Problem& problem, Panel<T>* panels, int number, int64_t batch, int64_t key_head, T threshold, T* value_scratch,
     T* weights, const T** kept) {
   int64_t first = problem.keys, last = 0;
-  for (int p = 0; p < number; ++p) {
-    if (panels[p].last == 0) continue;
-    first = std::min(first, panels[p].first);
-    last = std::max(last, panels[p].last);
-  }
+  for (int p = 0; p < number; ++p) panels[p].extend(first, last);
   for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
     const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
-    const T* values = nullptr;
-    int64_t value_stride = 0;
+    Rows<T> values;
     const bool copied = problem.value.scalar != native_scalar<T>() || rows_collide(problem.value);
     for (int p = 0; p < number; ++p) {
       Panel<T>& panel = panels[p];
@@ -326,63 +317,65 @@ inline void second_pass(
         for (int group = 0; group * kGroup < length && !matters; ++group)
           matters = group_matters<T, vectors>(panel, peaks + group * panel.stride(), threshold);
         if (!matters) return;
-        if (!values)
-          values = rows_of(
-              problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, value_stride, copied);
+        if (!values.data)
+          values =
+              rows_of(problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, copied);
         Ahead<T> ahead;
         ahead.logits = number > 1;
-        // The first panel fetches for the others, too. Values that are copied are fetched by the copying.
+        // The first panel prefetches for the others. Copied values need no prefetching.
         if (p == 0 && !copied && stop + kBlock <= problem.keys) {
-          ahead.values = values + (from - start + kBlock) * value_stride;
+          ahead.values = values[from - start + kBlock];
           ahead.value_bytes = problem.value_width * static_cast<int64_t>(sizeof(T));
         }
         const int count = weigh_block<T, vectors>(
-            panel, panel.logits + (from - panel.first) * panel.stride(), peaks, length, threshold,
-            values + (from - start) * value_stride, value_stride, ahead, weights, kept);
+            panel, panel.logits + (from - panel.first) * panel.stride(), peaks, length, threshold, values.from(from - start),
+            ahead, weights, kept);
         accumulate_values<T, vectors>(kept, weights, count, problem.value_width, panel.output);
       });
     }
   }
 }
 
-// Attention of all rows. Memory a thread: `panels_per_task` panels of logits, linear in the number of keys.
+// Attention of all rows, or their statistics alone. Memory per thread: `panels_per_task` panels of logits, linear in the number
+// of keys; for statistics one block of logits.
 template <class T>
 inline void attend_panels(const Problem& problem, const T* given_beta, int panels_per_task, const Results<T>& results) {
   const Division<T> division(problem, panels_per_task);
+  const bool attends = !results.statistics_alone();
   const int64_t capacity = Panel<T>::capacity;
-  const int64_t blocks = (problem.keys + kBlock - 1) / kBlock;
+  const int64_t kept_keys = attends ? problem.keys : 0;
+  const int64_t groups = (kept_keys + kBlock - 1) / kBlock * kGroups;
   const T threshold = negligible<T>(problem.keys);
-  const T query_factor = problem.softcap > 0 ? T(1) : static_cast<T>(problem.scale);
   run_tasks(division.tasks, work_of(problem), [&](const Take& take) {
-    const int64_t longest = std::max(problem.width, problem.value_width);
     Buffer<T> queries(panels_per_task * problem.width * capacity);
     Buffer<T> outputs(panels_per_task * problem.value_width * capacity);
-    Buffer<T> logits(panels_per_task * problem.keys * capacity);
-    Buffer<T> peaks(panels_per_task * blocks * kGroups * capacity);
-    Buffer<T> weights(kBlock * capacity);
-    Buffer<T> scratch(kBlock * longest);
+    Buffer<T> logits(attends ? panels_per_task * kept_keys * capacity : kBlock * capacity);
+    Buffer<T> peaks(panels_per_task * groups * capacity);
+    Buffer<T> weights(attends ? kBlock * capacity : 0);
+    Buffer<T> scratch(kBlock * std::max(problem.width, problem.value_width));
     Buffer<const T*> kept(kBlock + 1);
     std::unique_ptr<MaskTile<T>> mask(problem.masked ? new MaskTile<T> : nullptr);
     Panel<T> panels[kMaximumPanels];
     for (int64_t task = take(); task >= 0; task = take()) {
-      int64_t batch, key_head, first_head, begin, end;
-      division.locate(problem, task, batch, key_head, first_head, begin, end);
+      const auto [batch, key_head, first_head, begin, end] = division.locate(problem, task);
       int number = 0;
       for (int64_t row = begin; row < end; row += capacity, ++number) {
         Panel<T>& panel = panels[number];
         open_panel(problem, panel, first_head, row, std::min(end, row + capacity));
         panel.query = queries.get() + number * problem.width * capacity;
         panel.output = outputs.get() + number * problem.value_width * capacity;
-        panel.logits = logits.get() + number * problem.keys * capacity;
-        panel.peaks = peaks.get() + number * blocks * kGroups * capacity;
-        pack_rows(problem.query, panel, batch, problem.width, query_factor, scratch.get(), panel.query);
+        panel.logits = logits.get() + number * kept_keys * capacity;
+        panel.peaks = peaks.get() + number * groups * capacity;
+        pack_rows(
+            problem.query, panel, batch, problem.width, static_cast<T>(problem.query_factor()), scratch.get(), panel.query);
         std::fill(panel.output, panel.output + problem.value_width * panel.stride(), T(0));
       }
-      first_pass(problem, panels, number, batch, key_head, true, mask.get(), scratch.get());
+      first_pass(problem, panels, number, batch, key_head, attends, mask.get(), scratch.get());
       for (int p = 0; p < number; ++p) {
         Panel<T>& panel = panels[p];
         settle_statistics(problem, panel);
         write_statistics(problem, panel, batch, results);
+        if (!attends) continue;
         choose_beta(problem, panel, batch, given_beta);
         level_rows(panel);
         prepare_weights(panel);
@@ -391,6 +384,7 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
             meet_entropy_target<T, decltype(constant)::value>(problem, panel, threshold);
           });
       }
+      if (!attends) continue;
       second_pass(
           problem, panels, number, batch, key_head, threshold, scratch.get(), weights.get(), kept.get());
       for (int p = 0; p < number; ++p) {
@@ -399,36 +393,6 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
         write_output(
             problem, panel, batch, key_head, threshold, panel.logits - panel.first * stride, stride, 1, scratch.get(), results,
             stride, 1);
-      }
-    }
-  });
-}
-
-template <class T> inline void gather_panels(const Problem& problem, int panels_per_task, const Results<T>& results) {
-  const Division<T> division(problem, panels_per_task);
-  const int64_t capacity = Panel<T>::capacity;
-  const T query_factor = problem.softcap > 0 ? T(1) : static_cast<T>(problem.scale);
-  run_tasks(division.tasks, work_of(problem), [&](const Take& take) {
-    Buffer<T> queries(panels_per_task * problem.width * capacity);
-    Buffer<T> logits(kBlock * capacity);
-    Buffer<T> scratch(kBlock * problem.width);
-    std::unique_ptr<MaskTile<T>> mask(problem.masked ? new MaskTile<T> : nullptr);
-    Panel<T> panels[kMaximumPanels];
-    for (int64_t task = take(); task >= 0; task = take()) {
-      int64_t batch, key_head, first_head, begin, end;
-      division.locate(problem, task, batch, key_head, first_head, begin, end);
-      int number = 0;
-      for (int64_t row = begin; row < end; row += capacity, ++number) {
-        Panel<T>& panel = panels[number];
-        open_panel(problem, panel, first_head, row, std::min(end, row + capacity));
-        panel.query = queries.get() + number * problem.width * capacity;
-        panel.logits = logits.get();
-        pack_rows(problem.query, panel, batch, problem.width, query_factor, scratch.get(), panel.query);
-      }
-      first_pass(problem, panels, number, batch, key_head, false, mask.get(), scratch.get());
-      for (int p = 0; p < number; ++p) {
-        settle_statistics(problem, panels[p]);
-        write_statistics(problem, panels[p], batch, results);
       }
     }
   });

@@ -1,21 +1,20 @@
-// A panel: some rows of queries, side by side in the vector lanes, and all that is known of them.
+// A panel: some rows of queries, side by side in the vector lanes, with their statistics.
 #pragma once
 
 #include "cpu_problem.h"
-#include "cpu_products.h"
 
 namespace sharpmax {
 
 constexpr int kPanelVectors = 3;
 constexpr int kBlock = 64; // keys that are handled at a time, so that their logits stay in the first-level cache
-constexpr int kGroup = 16; // keys whose joint maximum is kept, so that they can be passed over together
+constexpr int kGroup = 16; // keys whose joint maximum is kept, so that they can be skipped together
 constexpr int kGroups = kBlock / kGroup;
 
-// Not above any logit that is visible, yet finite: differences with it stay defined.
+// Not above any visible logit, but finite, so that differences with it are defined.
 template <class T> constexpr T kFloor = std::numeric_limits<T>::lowest();
 template <class T> constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
-// Keys of a row whose weights, even all together, are less than the precision: exp(-18) and exp(-38) of the largest weight.
+// Below this exponent, the weights of all keys together are less than the precision: exp(-18) or exp(-38) of the largest weight.
 template <class T> inline T negligible(int64_t keys) {
   return static_cast<T>(-(std::log(static_cast<double>(std::max<int64_t>(keys, 1))) + (sizeof(T) == 8 ? 38. : 18.)));
 }
@@ -38,15 +37,21 @@ template <class T> struct Panel {
   bool invalid[capacity];     // NaN was seen
 
   T* query;         // [width][row], scaled unless there is a softcap
-  T* logits;        // [last - first][row], or one block where only statistics are wanted
+  T* logits;        // [last - first][row], or one block if only statistics are wanted
   T* peaks;         // [block][group][row]: the maxima of groups of keys
   T* output;        // [value width][row]
 
   int stride() const { return vectors * lanes; }
+  // Extends [lowest, highest) by the keys that any of the rows may see.
+  void extend(int64_t& lowest, int64_t& highest) const {
+    if (last == 0) return;
+    lowest = std::min(lowest, first);
+    highest = std::max(highest, last);
+  }
 };
 
-// Rows `begin` to `end` of a segment. A segment is the rows of one query head or, where heads are short, those of all the query
-// heads that share a key head, one after another.
+// Opens rows `begin` to `end` of a segment. A segment holds the rows of one query head or, if heads are short, those of all
+// query heads that share a key head, one after another.
 template <class T>
 inline void open_panel(const Problem& problem, Panel<T>& panel, int64_t first_head, int64_t begin, int64_t end) {
   constexpr int lanes = Panel<T>::lanes;
@@ -76,7 +81,7 @@ inline void open_panel(const Problem& problem, Panel<T>& panel, int64_t first_he
   if (panel.last <= panel.first) panel.first = panel.last = 0;
 }
 
-// Packs rows [row][column] of a tensor as [column][row], lanes that are not in use as zeros.
+// Packs rows [row][column] of a tensor as [column][row]; unused lanes are zero.
 template <class T>
 inline void pack_rows(
     const Strided& tensor, const Panel<T>& panel, int64_t batch, int64_t columns, T factor, T* scratch, T* to) {
@@ -86,8 +91,7 @@ inline void pack_rows(
       for (int64_t c = 0; c < columns; ++c) to[c * stride + r] = 0;
       continue;
     }
-    int64_t unused;
-    const T* from = rows_of(tensor, batch, panel.head[r], panel.row[r], 1, columns, scratch, unused);
+    const T* from = rows_of(tensor, batch, panel.head[r], panel.row[r], 1, columns, scratch).data;
     for (int64_t c = 0; c < columns; ++c) to[c * stride + r] = factor * from[c];
   }
 }
@@ -118,7 +122,7 @@ template <class T> inline void turn(const T (*from)[kBlock], int rows, int count
 }
 
 #if defined(__AVX2__)
-// Squares of eight. `rows` is a multiple of eight, and so is the room for keys.
+// Squares of eight. `rows` and the room for keys are multiples of eight.
 template <> inline void turn<float>(const float (*from)[kBlock], int rows, int count, float (*to)[Panel<float>::capacity]) {
   for (int r = 0; r < rows; r += 8)
     for (int n = 0; n < count; n += 8) {
@@ -142,8 +146,8 @@ template <> inline void turn<float>(const float (*from)[kBlock], int rows, int c
 }
 #endif
 
-// Reads the mask for keys [first, first + count) and all rows of the panel. Afterwards `tile.turned` holds [key][row] if the
-// answer is `mixed`.
+// Reads the mask for keys [first, first + count) and all rows of the panel. If the result is `mixed`, `tile.turned` holds
+// [key][row].
 template <class T>
 inline Sight read_panel_mask(
     const Problem& problem, const Panel<T>& panel, int64_t batch, int64_t first, int count, MaskTile<T>& tile) {
@@ -168,24 +172,9 @@ inline Sight read_panel_mask(
   return Sight::mixed;
 }
 
-// Hides what a row may not see by position.
-template <class T, int vectors> inline void hide_outside(const Panel<T>& panel, int64_t first, int count, T* tile) {
-  using V = Vector<T>;
-  const V hidden = V::splat(-kInfinity<T>);
-  for (int v = 0; v < vectors; ++v) {
-    const Bits<T> low = load_integer<T>(panel.first_key + v * V::width);
-    const Bits<T> high = load_integer<T>(panel.last_key + v * V::width);
-    for (int n = 0; n < count; ++n) {
-      const Bits<T> key = splat_integer<T>(static_cast<Integer<T>>(first + n));
-      T* place = tile + (static_cast<int64_t>(n) * vectors + v) * V::width;
-      select<T>((key >= low) & (key < high), V::load(place), hidden).store(place);
-    }
-  }
-}
-
-// Adds the mask, and hides what it hides.
+// Adds the mask, unless it is null, and hides keys that the mask or the position of a row hides.
 template <class T, int vectors>
-inline void apply_mask(const Panel<T>& panel, int64_t first, int count, const MaskTile<T>& mask, T* tile) {
+inline void apply_mask(const Panel<T>& panel, int64_t first, int count, const MaskTile<T>* mask, T* tile) {
   using V = Vector<T>;
   const V hidden = V::splat(-kInfinity<T>);
   for (int v = 0; v < vectors; ++v) {
@@ -193,10 +182,15 @@ inline void apply_mask(const Panel<T>& panel, int64_t first, int count, const Ma
     const Bits<T> high = load_integer<T>(panel.last_key + v * V::width);
     for (int n = 0; n < count; ++n) {
       const Bits<T> key = splat_integer<T>(static_cast<Integer<T>>(first + n));
-      const V bias = V::load(mask.turned[n] + v * V::width);
-      const Bits<T> visible = ~equal(bias, hidden) & (key >= low) & (key < high);
+      Bits<T> visible = (key >= low) & (key < high);
       T* place = tile + (static_cast<int64_t>(n) * vectors + v) * V::width;
-      select<T>(visible, V::load(place) + bias, hidden).store(place);
+      V logit = V::load(place);
+      if (mask) {
+        const V bias = V::load(mask->turned[n] + v * V::width);
+        visible &= ~equal(bias, hidden);
+        logit += bias;
+      }
+      select<T>(visible, logit, hidden).store(place);
     }
   }
 }
@@ -208,28 +202,27 @@ template <class T> inline bool all_inside(const Panel<T>& panel, int64_t first, 
   return true;
 }
 
-// The logits of the panel for keys [first, first + count), ready for the softmax. False: nothing visible, nothing written.
-// `slopes`, where given and there is a softcap, takes its derivative.
+// Computes the logits of the panel for keys [first, first + count), ready for the softmax. Returns false, and writes nothing, if
+// no key is visible. `slopes`, unless null, takes the derivative of the softcap.
 template <class T, int vectors>
 inline bool score_block(
-    const Problem& problem, Panel<T>& panel, int64_t batch, const T* keys, int64_t key_stride, int64_t first, int count,
-    MaskTile<T>* mask, T* tile, T* slopes = nullptr) {
+    const Problem& problem, Panel<T>& panel, int64_t batch, Rows<T> keys, int64_t first, int count, MaskTile<T>* mask, T* tile,
+    T* slopes = nullptr) {
   Sight sight = Sight::open;
   if (mask) {
     sight = read_panel_mask(problem, panel, batch, first, count, *mask);
     if (sight == Sight::closed) return false;
   }
-  multiply_keys<T, vectors>(keys, key_stride, count, panel.query, problem.width, tile);
+  multiply_keys<T, vectors>(keys, count, panel.query, problem.width, tile);
   if (problem.softcap > 0) cap_logits<T, vectors>(tile, count, problem.softcap, problem.scale, slopes);
-  if (sight == Sight::mixed) {
-    apply_mask<T, vectors>(panel, first, count, *mask, tile);
-  } else if (!all_inside(panel, first, count)) {
-    hide_outside<T, vectors>(panel, first, count, tile);
-  }
+  if (sight == Sight::mixed)
+    apply_mask<T, vectors>(panel, first, count, mask, tile);
+  else if (!all_inside(panel, first, count))
+    apply_mask<T, vectors>(panel, first, count, nullptr, tile);
   return true;
 }
 
-// Takes note of +inf and NaN in rows whose maximum is +inf; the sums of such a row are of no use and replaced at the end.
+// Records +inf and NaN in rows whose maximum is +inf. The sums of such a row are meaningless and replaced at the end.
 template <class T> __attribute__((noinline)) void note_infinite(Panel<T>& panel, const T* tile, int count) {
   const int stride = panel.stride();
   for (int r = 0; r < panel.rows; ++r) {
@@ -244,7 +237,7 @@ template <class T> __attribute__((noinline)) void note_infinite(Panel<T>& panel,
   }
 }
 
-// Counts the visible logits of a block, lane by lane; those that the product made -inf are not visible either.
+// Counts the visible logits of a block, lane by lane. Logits that the product made -inf are not visible.
 template <class T> __attribute__((noinline)) void count_visible(Panel<T>& panel, const T* tile, int count) {
   const int stride = panel.stride();
   for (int n = 0; n < count; ++n)
@@ -252,7 +245,7 @@ template <class T> __attribute__((noinline)) void count_visible(Panel<T>& panel,
       panel.count[r] += tile[static_cast<int64_t>(n) * stride + r] != -kInfinity<T>;
 }
 
-// Count, maximum, mass and moment of a block, merged into those of the rows. `peaks` takes the maxima of its groups, unless it is null.
+// Merges count, maximum, mass and moment of a block into those of the rows. `peaks`, unless null, takes the maxima of its groups.
 template <class T, int vectors>
 inline void gather_statistics(Panel<T>& panel, const T* tile, int count, T* peaks) {
   using V = Vector<T>;
@@ -316,7 +309,7 @@ inline void gather_statistics(Panel<T>& panel, const T* tile, int count, T* peak
   }
 }
 
-// Settles the statistics once all keys have been seen: rows without keys, with NaN or with +inf, and the sink that counts.
+// Completes the statistics after all keys: rows without keys, with NaN or with +inf, and the sink that counts.
 template <class T> inline void settle_statistics(const Problem& problem, Panel<T>& panel) {
   constexpr T nan = std::numeric_limits<T>::quiet_NaN();
   for (int r = 0; r < panel.rows; ++r) {
@@ -331,39 +324,35 @@ template <class T> inline void settle_statistics(const Problem& problem, Panel<T
       panel.maximum[r] = -kInfinity<T>;
       panel.moment[r] = 0;
     }
-    if (problem.has_sink() && problem.sink_counted) {
-      const double sink = problem.sink(panel.head[r]);
-      if (sink == -kInfinity<double>) continue;
-      ++panel.count[r];
-      const double maximum = panel.maximum[r];
-      if (panel.invalid[r] || std::isnan(sink)) {
-        panel.invalid[r] = true;
-        panel.maximum[r] = panel.mass[r] = panel.moment[r] = nan;
-      } else if (sink == maximum) {
-        panel.mass[r] += 1;
-      } else if (sink > maximum) {
-        const double shift = std::max(maximum - sink, -1e6), decay = std::exp(shift);
-        panel.moment[r] = static_cast<T>(decay * (panel.moment[r] + shift * panel.mass[r]));
-        panel.mass[r] = static_cast<T>(decay * panel.mass[r] + 1);
-        panel.maximum[r] = static_cast<T>(sink);
-      } else if (maximum < kInfinity<double>) {
-        const double weight = std::exp(sink - maximum);
-        panel.mass[r] = static_cast<T>(panel.mass[r] + weight);
-        panel.moment[r] = static_cast<T>(panel.moment[r] + (sink - maximum) * weight);
-      }
+    const double sink = problem.counted_sink(panel.head[r]), maximum = panel.maximum[r];
+    if (sink == -kInfinity<double>) continue;
+    ++panel.count[r];
+    if (panel.invalid[r] || std::isnan(sink)) {
+      panel.invalid[r] = true;
+      panel.maximum[r] = panel.mass[r] = panel.moment[r] = nan;
+    } else if (sink == maximum) {
+      panel.mass[r] += 1;
+    } else if (sink > maximum) {
+      const double shift = std::max(maximum - sink, -1e6), decay = std::exp(shift);
+      panel.moment[r] = static_cast<T>(decay * (panel.moment[r] + shift * panel.mass[r]));
+      panel.mass[r] = static_cast<T>(decay * panel.mass[r] + 1);
+      panel.maximum[r] = static_cast<T>(sink);
+    } else if (maximum < kInfinity<double>) {
+      const double weight = std::exp(sink - maximum);
+      panel.mass[r] = static_cast<T>(panel.mass[r] + weight);
+      panel.moment[r] = static_cast<T>(panel.moment[r] + (sink - maximum) * weight);
     }
   }
 }
 
-// Whether any row gives a weight that is not negligible to a key of the group.
+// Whether any row gives a key of the group a weight that is not negligible.
 template <class T, int vectors>
 SHARPMAX_INLINE bool group_matters(const Panel<T>& panel, const T* peaks, T threshold) {
   using V = Vector<T>;
   Bits<T> matters{};
   for (int v = 0; v < vectors; ++v) {
     const int at = v * V::width;
-    const V exponent =
-        V::load(panel.factor + at) * (V::load(peaks + at) - V::load(panel.anchor + at));
+    const V exponent = V::load(panel.factor + at) * (V::load(peaks + at) - V::load(panel.anchor + at));
     matters |= greater(exponent, V::splat(threshold));
   }
   return any<T>(matters);

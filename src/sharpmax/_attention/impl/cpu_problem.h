@@ -1,4 +1,4 @@
-// What is asked of the kernels: tensors as addresses and strides, the visible keys of each row, and the policies.
+// The input of the kernels: tensors as addresses and strides, the visible keys of each row, and the policies.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
-#include "cpu_vector.h"
+#include "cpu_products.h"
 
 namespace sharpmax {
 
@@ -21,7 +21,7 @@ enum class Scalar { float32, float64, float16, bfloat16, boolean };
 
 enum class Policy : int64_t { given, constant, ramps, polynomial, log_length, entropy_target, hard };
 
-// A [batch, head, row, column] tensor; columns lie side by side except in a mask.
+// A [batch, head, row, column] tensor. Columns are adjacent, except in a mask.
 struct Strided {
   const void* data = nullptr;
   Scalar scalar = Scalar::float32;
@@ -32,7 +32,7 @@ struct Problem {
   int64_t batches, query_heads, key_heads, queries, keys, width, value_width;
   Strided query, key, value, mask;
   bool masked = false;
-  const float* sink32 = nullptr; // one of the two where there is a sink
+  const float* sink32 = nullptr; // with a sink, one of the two
   const double* sink64 = nullptr;
   bool sink_counted = true;
   double scale = 1, softcap = 0;
@@ -40,12 +40,21 @@ struct Problem {
 
   Policy policy = Policy::constant;
   const double* parameters = nullptr;
-  int64_t parameter_stride = 0; // from head to head; 0 where all heads share
+  int64_t parameter_stride = 0; // from head to head; 0 if all heads share them
   int64_t parameter_count = 0;
 
   int64_t group() const { return key_heads ? query_heads / key_heads : 0; }
   bool has_sink() const { return sink32 || sink64; }
   double sink(int64_t head) const { return sink32 ? sink32[head] : sink64[head]; }
+  // The sink that counts among the keys of a row, or -inf.
+  double counted_sink(int64_t head) const {
+    return has_sink() && sink_counted ? sink(head) : -std::numeric_limits<double>::infinity();
+  }
+  // What queries are multiplied by before the product; with a softcap, the scale is applied after it.
+  double query_factor() const { return softcap > 0 ? 1. : scale; }
+  const double* parameters_of(int64_t head) const { return parameters + head * parameter_stride; }
+  // The place of a row in results, [batch, head, row].
+  int64_t place(int64_t batch, int64_t head, int64_t row) const { return (batch * query_heads + head) * queries + row; }
 
   // The keys that row i may see by position alone: [first, last).
   void visible_range(int64_t i, int64_t& first, int64_t& last) const {
@@ -58,7 +67,7 @@ struct Problem {
 
 constexpr size_t kLargePage = 2 << 20;
 
-// Memory for the length of a scope, aligned to cache lines.
+// Memory that lives as long as its scope, aligned to cache lines.
 template <class T> class Buffer {
  public:
   explicit Buffer(int64_t count) {
@@ -67,7 +76,7 @@ template <class T> class Buffer {
     data_ = static_cast<T*>(std::aligned_alloc(large ? kLargePage : 64, bytes));
     if (!data_) throw std::bad_alloc();
 #if defined(__linux__)
-    // Fewer page faults and fewer misses of the address cache; whether it is granted does not matter.
+    // Fewer page faults and fewer TLB misses; the kernel may ignore the request.
     if (large) madvise(data_, bytes, MADV_HUGEPAGE);
 #endif
   }
@@ -81,7 +90,7 @@ template <class T> class Buffer {
   T* data_;
 };
 
-// Asks for memory that will be read soon. It may lie past the end of an array: nothing happens then.
+// Prefetches memory that will be read soon. Addresses past the end of an array do no harm.
 SHARPMAX_INLINE void prefetch(const void* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 3);
 }
@@ -89,76 +98,41 @@ SHARPMAX_INLINE void prefetch_to_write(const void* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 1, 2);
 }
 
-SHARPMAX_INLINE float widen(uint16_t bfloat) {
-  const uint32_t bits = static_cast<uint32_t>(bfloat) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-// Copies `count` numbers that lie side by side, converting them.
-template <class T> inline void convert(Scalar scalar, const void* from, int64_t count, T* to) {
+// Calls function(Type()) with the C++ type of a scalar.
+template <class Function> SHARPMAX_INLINE auto with_type(Scalar scalar, Function&& function) {
   switch (scalar) {
-    case Scalar::float32: {
-      const float* source = static_cast<const float*>(from);
-      for (int64_t n = 0; n < count; ++n) to[n] = static_cast<T>(source[n]);
-      break;
-    }
-    case Scalar::float64: {
-      const double* source = static_cast<const double*>(from);
-      for (int64_t n = 0; n < count; ++n) to[n] = static_cast<T>(source[n]);
-      break;
-    }
-    case Scalar::bfloat16: {
-      const uint16_t* source = static_cast<const uint16_t*>(from);
-      for (int64_t n = 0; n < count; ++n) to[n] = widen(source[n]);
-      break;
-    }
-    case Scalar::float16: {
-      const c10::Half* source = static_cast<const c10::Half*>(from);
-      int64_t n = 0;
-#if defined(__F16C__)
-      if constexpr (sizeof(T) == sizeof(float))
-        for (; n + 8 <= count; n += 8)
-          _mm256_storeu_ps(to + n, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + n))));
-#endif
-      for (; n < count; ++n) to[n] = static_cast<T>(static_cast<float>(source[n]));
-      break;
-    }
-    case Scalar::boolean: {
-      const bool* source = static_cast<const bool*>(from);
-      for (int64_t n = 0; n < count; ++n) to[n] = source[n];
-      break;
-    }
-  }
-}
-
-template <class T> inline void convert_back(Scalar scalar, const T* from, int64_t count, void* to) {
-  switch (scalar) {
-    case Scalar::float32:
-      for (int64_t n = 0; n < count; ++n) static_cast<float*>(to)[n] = static_cast<float>(from[n]);
-      break;
-    case Scalar::float64:
-      for (int64_t n = 0; n < count; ++n) static_cast<double*>(to)[n] = static_cast<double>(from[n]);
-      break;
-    case Scalar::bfloat16:
-      for (int64_t n = 0; n < count; ++n) static_cast<c10::BFloat16*>(to)[n] = static_cast<float>(from[n]);
-      break;
-    case Scalar::float16:
-      for (int64_t n = 0; n < count; ++n) static_cast<c10::Half*>(to)[n] = static_cast<float>(from[n]);
-      break;
-    case Scalar::boolean:
-      break;
+    case Scalar::float32: return function(float());
+    case Scalar::float64: return function(double());
+    case Scalar::float16: return function(c10::Half());
+    case Scalar::bfloat16: return function(c10::BFloat16());
+    default: return function(uint8_t()); // a boolean
   }
 }
 
 inline int64_t bytes_of(Scalar scalar) {
-  switch (scalar) {
-    case Scalar::float32: return 4;
-    case Scalar::float64: return 8;
-    case Scalar::boolean: return 1;
-    default: return 2;
-  }
+  return with_type(scalar, [](auto zero) { return static_cast<int64_t>(sizeof(zero)); });
+}
+
+// Copies `count` adjacent numbers and converts them.
+template <class T> inline void convert(Scalar scalar, const void* from, int64_t count, T* to) {
+  with_type(scalar, [&](auto zero) {
+    using Source = decltype(zero);
+    const Source* source = static_cast<const Source*>(from);
+    int64_t n = 0;
+#if defined(__F16C__)
+    if constexpr (std::is_same_v<Source, c10::Half> && std::is_same_v<T, float>)
+      for (; n + 8 <= count; n += 8)
+        _mm256_storeu_ps(to + n, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + n))));
+#endif
+    for (; n < count; ++n) to[n] = static_cast<T>(source[n]);
+  });
+}
+
+template <class T> inline void convert_back(Scalar scalar, const T* from, int64_t count, void* to) {
+  with_type(scalar, [&](auto zero) {
+    using Target = decltype(zero);
+    for (int64_t n = 0; n < count; ++n) static_cast<Target*>(to)[n] = static_cast<Target>(from[n]);
+  });
 }
 
 template <class T> constexpr Scalar native_scalar() { return sizeof(T) == 8 ? Scalar::float64 : Scalar::float32; }
@@ -168,47 +142,50 @@ inline const char* address(const Strided& tensor, int64_t batch, int64_t head, i
   return static_cast<const char*>(tensor.data) + element * bytes_of(tensor.scalar);
 }
 
-// Whether the rows lie at distances that make them compete for the same few places of the first-level cache.
+// Whether the distance between rows makes them compete for the same few lines of the first-level cache.
 inline bool rows_collide(const Strided& tensor) {
   const int64_t bytes = tensor.row * bytes_of(tensor.scalar);
   return bytes >= 1024 && bytes % 1024 == 0;
 }
 
-// Rows [first, first + count) of a tensor as numbers of type T: in place where they are of that type already, else converted
-// into `scratch` ([count][columns]). `gather` copies them in any case.
+// Rows [first, first + count) of a tensor as numbers of type T: in place if they have that type, otherwise converted into
+// `scratch` ([count][columns]). `gather` always copies them.
 template <class T>
-inline const T* rows_of(
+inline Rows<T> rows_of(
     const Strided& tensor, int64_t batch, int64_t head, int64_t first, int64_t count, int64_t columns, T* scratch,
-    int64_t& stride, bool gather = false) {
-  if (tensor.scalar == native_scalar<T>() && !gather) {
-    stride = tensor.row;
-    return reinterpret_cast<const T*>(address(tensor, batch, head, first));
-  }
-  stride = columns;
+    bool gather = false) {
+  if (tensor.scalar == native_scalar<T>() && !gather)
+    return {reinterpret_cast<const T*>(address(tensor, batch, head, first)), tensor.row};
   for (int64_t n = 0; n < count; ++n)
     convert(tensor.scalar, address(tensor, batch, head, first + n), columns, scratch + n * columns);
-  return scratch;
+  return {scratch, columns};
 }
 
-// What a block of the mask turned out to be for one row.
+// What a block of the mask means for one row: all keys visible, some, or none.
 enum class Sight { open, mixed, closed };
 
-template <class T, class Source>
-inline Sight read_mask(const Source* from, int64_t stride, int count, double limit, T* bias) {
+// Reads the mask of one row for `count` keys as numbers to add: -inf hides a key. Numbers at or below half of the lowest hide it, too.
+template <class T>
+inline Sight mask_row(
+    const Problem& problem, int64_t batch, int64_t head, int64_t row, int64_t first, int count, T* bias) {
   constexpr T hidden = -std::numeric_limits<T>::infinity();
-  const T floor = static_cast<T>(limit);
+  const Strided& mask = problem.mask;
+  const char* from = address(mask, batch, head, row) + first * mask.column * bytes_of(mask.scalar);
+  with_type(mask.scalar, [&](auto zero) {
+    using Source = decltype(zero);
+    const Source* source = reinterpret_cast<const Source*>(from);
+    const T floor = static_cast<T>(0.5 * static_cast<double>(std::numeric_limits<Source>::lowest()));
+    const auto read = [&](Source entry) {
+      if constexpr (std::is_same_v<Source, uint8_t>) return entry ? T(0) : hidden;
+      const T value = static_cast<T>(entry);
+      return value <= floor ? hidden : value;
+    };
+    if (mask.column == 1)
+      for (int n = 0; n < count; ++n) bias[n] = read(source[n]);
+    else
+      for (int n = 0; n < count; ++n) bias[n] = read(source[n * mask.column]);
+  });
   int closed = 0, open = 0;
-  if (stride == 1) {
-    for (int n = 0; n < count; ++n) {
-      const T value = static_cast<T>(from[n]);
-      bias[n] = value <= floor ? hidden : value;
-    }
-  } else {
-    for (int n = 0; n < count; ++n) {
-      const T value = static_cast<T>(from[n * stride]);
-      bias[n] = value <= floor ? hidden : value;
-    }
-  }
   for (int n = 0; n < count; ++n) {
     closed += bias[n] == hidden;
     open += bias[n] == T(0);
@@ -216,46 +193,9 @@ inline Sight read_mask(const Source* from, int64_t stride, int count, double lim
   return closed == count ? Sight::closed : open == count ? Sight::open : Sight::mixed;
 }
 
-// Reads the mask of one row for `count` keys as numbers to add: -inf hides a key.
-template <class T>
-inline Sight mask_row(
-    const Problem& problem, int64_t batch, int64_t head, int64_t row, int64_t first, int count, T* bias) {
-  constexpr T hidden = -std::numeric_limits<T>::infinity();
-  const Strided& mask = problem.mask;
-  const char* from = address(mask, batch, head, row) + first * mask.column * bytes_of(mask.scalar);
-  switch (mask.scalar) {
-    case Scalar::boolean: {
-      const uint8_t* source = reinterpret_cast<const uint8_t*>(from);
-      int seen = 0;
-      if (mask.column == 1) {
-        for (int n = 0; n < count; ++n) bias[n] = source[n] ? T(0) : hidden;
-        for (int n = 0; n < count; ++n) seen += source[n] != 0;
-      } else {
-        for (int n = 0; n < count; ++n) {
-          const bool visible = source[n * mask.column];
-          bias[n] = visible ? T(0) : hidden;
-          seen += visible;
-        }
-      }
-      return seen == 0 ? Sight::closed : seen == count ? Sight::open : Sight::mixed;
-    }
-    case Scalar::float32:
-      return read_mask(reinterpret_cast<const float*>(from), mask.column, count,
-                       0.5 * std::numeric_limits<float>::lowest(), bias);
-    case Scalar::float64:
-      return read_mask(reinterpret_cast<const double*>(from), mask.column, count,
-                       0.5 * std::numeric_limits<double>::lowest(), bias);
-    case Scalar::float16:
-      return read_mask(reinterpret_cast<const c10::Half*>(from), mask.column, count, 0.5 * -65504., bias);
-    case Scalar::bfloat16:
-      return read_mask(reinterpret_cast<const c10::BFloat16*>(from), mask.column, count, 0.5 * -0x1.FEp127, bias);
-  }
-  return Sight::open;
-}
-
-// beta of a row from its entropy and count; the entropy target is solved elsewhere, it needs the row itself.
+// beta of a row from its entropy and count. The entropy target is solved elsewhere: it needs the row itself.
 inline double inverse_temperature(const Problem& problem, int64_t head, double entropy, int64_t count) {
-  const double* p = problem.parameters + head * problem.parameter_stride;
+  const double* p = problem.parameters_of(head);
   switch (problem.policy) {
     case Policy::constant:
       return p[0];
@@ -266,7 +206,7 @@ inline double inverse_temperature(const Problem& problem, int64_t head, double e
       return std::exp(std::max(logarithm, 0.));
     }
     case Policy::polynomial: {
-      // The guard is what the paper's code adds to each weight inside the logarithm.
+      // The guard is the number that the paper's code adds to each weight inside the logarithm.
       const double guarded = entropy - p[1] * static_cast<double>(count);
       if (guarded <= p[0]) return 1;
       double value = 0;

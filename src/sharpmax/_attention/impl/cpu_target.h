@@ -1,4 +1,4 @@
-// The beta at which the entropy of a row is the one asked for, found on the logits of a panel, all its rows at once.
+// Solves for the beta at which the entropy of a row is the target, for all rows of a panel at once.
 #pragma once
 
 #include "cpu_panel.h"
@@ -24,43 +24,37 @@ template <class T, int vectors> inline void gather_moments(const Panel<T>& panel
       for (int v = 0; v < vectors; ++v) {
         const int at = v * V::width;
         const V anchor = V::load(panel.anchor + at), factor = V::load(panel.factor + at);
-        V zeroth = V::zero(), first = V::zero(), second = V::zero(), third = V::zero();
+        V part[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
         for (int n = 0; n < count; ++n) {
-          // How far away a hidden key is does not matter, only that its weight times a power of it is zero.
+          // The distance of a hidden key does not matter, if its weight times a power of the distance is zero.
           const V distance = larger(V::splat(T(-1e9)), V::load(tile + n * rows + at) - anchor);
-          const V weight = exp_nonpositive(factor * distance);
-          const V once = weight * distance, twice = once * distance;
-          zeroth += weight;
-          first += once;
-          second += twice;
-          third += twice * distance;
+          V term = exp_nonpositive(factor * distance);
+#pragma GCC unroll 4
+          for (int k = 0; k < 4; ++k, term = term * distance) part[k] += term;
         }
-        (V::load(moments.sums[0] + at) + zeroth).store(moments.sums[0] + at);
-        (V::load(moments.sums[1] + at) + first).store(moments.sums[1] + at);
-        (V::load(moments.sums[2] + at) + second).store(moments.sums[2] + at);
-        (V::load(moments.sums[3] + at) + third).store(moments.sums[3] + at);
+        for (int k = 0; k < 4; ++k) (V::load(moments.sums[k] + at) + part[k]).store(moments.sums[k] + at);
       }
     }
   }
 }
 
-// Solves for t = log beta by Halley's method inside a bracket. With V the variance and K the third central moment of the logits:
-// dH/dt = -beta^2 V, d2H/dt2 = -2 beta^2 V - beta^3 K. There are two first guesses, of which the lower is taken. H - target is what
-// a row needs whose competitors crowd evenly below its maximum. And n logits with a normal distribution have
-// H = log n - beta^2 V / 2, hence beta^2 = (log n - target) / (log n - H); in fact somewhat more, since the tail is finite.
+// Solves for t = log beta by Halley's method inside a bracket. With V the variance and K the third central moment of the logits,
+// dH/dt = -beta^2 V and d2H/dt2 = -2 beta^2 V - beta^3 K. The first guess is the lower of two. H - target is right for a row whose
+// competitors crowd evenly below its maximum. For n normally distributed logits, H = log n - beta^2 V / 2, so
+// beta^2 = (log n - target) / (log n - H); the true beta is somewhat larger, since the tail is finite.
 template <class T, int vectors> inline void meet_entropy_target(const Problem& problem, Panel<T>& panel, T threshold) {
-  // Of the entropy. In double precision somebody may differentiate numerically.
+  // Of the entropy. In double precision it is small enough for numerical differentiation.
   constexpr double tolerance = sizeof(T) == 8 ? 1e-12 : 2e-5;
   double guess[Panel<T>::capacity], low[Panel<T>::capacity], high[Panel<T>::capacity];
   bool searching[Panel<T>::capacity], limit_tried[Panel<T>::capacity];
   int remaining = 0;
   for (int r = 0; r < panel.rows; ++r) {
-    const double* parameters = problem.parameters + panel.head[r] * problem.parameter_stride;
+    const double* parameters = problem.parameters_of(panel.head[r]);
     const double excess = entropy_of(panel.mass[r], panel.moment[r]) - parameters[0];
     low[r] = 0;
     limit_tried[r] = false;
     high[r] = std::log(std::clamp(parameters[1], 1., 1e30));
-    // Searching also excludes rows without keys and, since the comparison is false, with NaN.
+    // Rows without keys are excluded; rows with NaN are, too, because the comparison is false.
     searching[r] = excess > 0 && panel.maximum[r] > -kInfinity<T> && high[r] > 0;
     guess[r] = 0;
     if (searching[r]) {
@@ -72,7 +66,7 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
   }
   Moments<T> moments;
   for (int round = 0; remaining > 0 && round < 60; ++round) {
-    // A row that is settled stays out of the reckoning of which blocks matter.
+    // A settled row does not count when blocks are skipped.
     T anchors[Panel<T>::capacity];
     for (int r = 0; r < panel.rows; ++r) {
       anchors[r] = panel.anchor[r];
@@ -83,18 +77,16 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
     for (int r = 0; r < panel.rows; ++r) {
       panel.anchor[r] = anchors[r];
       if (!searching[r]) continue;
-      const double target = problem.parameters[panel.head[r] * problem.parameter_stride];
+      const double target = problem.parameters_of(panel.head[r])[0];
       const double beta = std::exp(guess[r]);
       double sums[4];
       for (int k = 0; k < 4; ++k) sums[k] = moments.sums[k][r];
-      const double sink = problem.has_sink() && problem.sink_counted ? problem.sink(panel.head[r]) : -kInfinity<double>;
-      // Where the maximum is +inf, a sink has weight only if it is, too.
+      const double sink = problem.counted_sink(panel.head[r]);
+      // If the maximum is +inf, a sink has weight only if it is +inf, too.
       if (sink > -kInfinity<double> && (panel.maximum[r] < kInfinity<T> || sink == kInfinity<double>)) {
-        const double distance = sink == kInfinity<double> ? 0 : sink - panel.anchor[r], weight = std::exp(beta * distance);
-        sums[0] += weight;
-        sums[1] += weight * distance;
-        sums[2] += weight * distance * distance;
-        sums[3] += weight * distance * distance * distance;
+        const double distance = sink == kInfinity<double> ? 0 : sink - panel.anchor[r];
+        double term = std::exp(beta * distance);
+        for (int k = 0; k < 4; ++k, term *= distance) sums[k] += term;
       }
       const double mean = sums[1] / sums[0], square = sums[2] / sums[0], cube = sums[3] / sums[0];
       const double variance = std::max(square - mean * mean, 0.);
@@ -112,11 +104,11 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
       if (settled) {
         next = guess[r];
       } else if (!(next > low[r] && next < high[r])) {
-        // Beyond the limit: try the limit itself, once. Else halve what is left.
+        // Beyond the limit, try the limit itself, once. Otherwise halve the bracket.
         next = next >= high[r] && !limit_tried[r] ? high[r] : 0.5 * (low[r] + high[r]);
       } else {
-        // Halley's error is of the third order, and the third derivative of the size of the others or a few times that. If the
-        // error is negligible, the step is the last and needs no other look.
+        // Halley's error is of the third order, and the third derivative is at most a few times the others. If the error is
+        // negligible, this step is the last, and its result needs no check.
         const double error = 4 * (std::abs(slope) + std::abs(bend)) * std::abs(step * step * step);
         settled = error < 2 * tolerance;
       }
@@ -129,8 +121,8 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
   }
   for (int r = 0; r < panel.rows; ++r) {
     if (panel.maximum[r] == -kInfinity<T> || panel.invalid[r]) continue;
-    // At an end, the end itself: whoever differentiates has to see that the row was left alone or hit the limit.
-    const double limit = problem.parameters[panel.head[r] * problem.parameter_stride + 1];
+    // At an end of the bracket, return exactly the end: the gradient has to know that the row was left alone or hit the limit.
+    const double limit = problem.parameters_of(panel.head[r])[1];
     const double beta = guess[r] <= 0 ? 1. : guess[r] >= std::log(std::clamp(limit, 1., 1e30)) ? limit : std::exp(guess[r]);
     panel.beta[r] = panel.factor[r] = static_cast<T>(std::clamp(beta, 1., std::max(limit, 1.)));
   }

@@ -1,10 +1,11 @@
-// Vectors of the processor's own width, on the vector extension of GCC and Clang: the same code serves AVX2, AVX-512 and
-// whatever else the compiler knows, and needs no header of PyTorch.
+// Vectors of the processor's width, based on the vector extension of GCC and Clang. The same code serves AVX2, AVX-512 and
+// other instruction sets, and needs no header of PyTorch.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #if defined(__AVX2__)
@@ -14,6 +15,7 @@
 namespace sharpmax {
 
 #define SHARPMAX_INLINE inline __attribute__((always_inline))
+#define SHARPMAX_INLINE_LAMBDA __attribute__((always_inline))
 
 #if defined(CPU_CAPABILITY_AVX512)
 constexpr int kVectorBytes = 64;
@@ -88,82 +90,56 @@ template <class T> SHARPMAX_INLINE bool any(Bits<T> condition) {
 #endif
 }
 
-// The larger of two; where either is NaN, the second: the meaning of the processor's own instruction.
+// The larger and the smaller of two; the second if either is NaN. Compilers turn each into one instruction.
 template <class T> SHARPMAX_INLINE Vector<T> larger(Vector<T> a, Vector<T> b) {
   return {a.lanes > b.lanes ? a.lanes : b.lanes};
 }
-#if defined(CPU_CAPABILITY_AVX512)
-template <> SHARPMAX_INLINE Vector<float> larger(Vector<float> a, Vector<float> b) {
-  return {(Vector<float>::Native)_mm512_max_ps((__m512)a.lanes, (__m512)b.lanes)};
-}
-#elif defined(CPU_CAPABILITY_AVX2)
-template <> SHARPMAX_INLINE Vector<float> larger(Vector<float> a, Vector<float> b) {
-  return {(Vector<float>::Native)_mm256_max_ps((__m256)a.lanes, (__m256)b.lanes)};
-}
-#endif
-
-// The smaller of two; where either is NaN, the second.
 template <class T> SHARPMAX_INLINE Vector<T> smaller(Vector<T> a, Vector<T> b) {
   return {a.lanes < b.lanes ? a.lanes : b.lanes};
 }
-#if defined(CPU_CAPABILITY_AVX512)
-template <> SHARPMAX_INLINE Vector<float> smaller(Vector<float> a, Vector<float> b) {
-  return {(Vector<float>::Native)_mm512_min_ps((__m512)a.lanes, (__m512)b.lanes)};
-}
-#elif defined(CPU_CAPABILITY_AVX2)
-template <> SHARPMAX_INLINE Vector<float> smaller(Vector<float> a, Vector<float> b) {
-  return {(Vector<float>::Native)_mm256_min_ps((__m256)a.lanes, (__m256)b.lanes)};
-}
-#endif
 
-// Here the exponential below is exactly zero: the exponent field that it shifts into place is 0.
+// At this argument the exponential below is exactly zero, because its exponent field is 0.
 template <class T> constexpr T kVanishing = sizeof(T) == 8 ? T(-709) : T(-88);
 
-// exp(x) for kVanishing <= x <= 0, relative error about 1e-7 + 1e-8 |x| (float) or 1e-16 (double); exp(0) is exactly 1, NaN stays
-// NaN. 2^n is made by shifting the rounded exponent, bias included, into place; a NaN that reaches the final
-// multiplication survives whatever its payload.
-SHARPMAX_INLINE Vector<float> exp_bounded(Vector<float> x) {
-  using V = Vector<float>;
-  constexpr float log2e = 1.44269504088896340736f;
-  constexpr float shift = 12582912.f + 127.f; // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const V::Native rounded = x.lanes * log2e + shift;
-  const V::Native f = x.lanes * log2e - (rounded - shift);
-  V::Native p = f * 0.0013264729489803397075f + 0.0096715126268152650662f;
-  p = p * f + 0.055507337357965698806f;
-  p = p * f + 0.24022242085776815155f;
-  p = p * f + 0.69314697760373126805f;
-  p = p * f + 1.f;
-  const V::Native power = (V::Native)((V::Bits)rounded << 23);
-  return {p * power};
+// The polynomial of 2^f for |f| <= 1/2, highest power first, and 1.5 * 2^mantissa + bias: adding it rounds to an integer in the
+// low bits.
+template <class T> struct PowerOfTwo;
+template <> struct PowerOfTwo<float> {
+  static constexpr int mantissa = 23;
+  static constexpr float shift = 12582912.f + 127.f;
+  static constexpr float coefficients[] = {
+      0.0013264729489803397075f, 0.0096715126268152650662f, 0.055507337357965698806f, 0.24022242085776815155f,
+      0.69314697760373126805f, 1.f};
+};
+template <> struct PowerOfTwo<double> {
+  static constexpr int mantissa = 52;
+  static constexpr double shift = 6755399441055744. + 1023.;
+  static constexpr double coefficients[] = {
+      4.4347689881545130422e-10, 7.0737831796434430344e-9, 1.0178199585982564525e-7, 1.3215435282711480784e-6,
+      0.000015252733493097295251, 0.00015403530457111292226, 0.0013333558146774647157, 0.0096181291075941207025,
+      0.055504108664820083139, 0.24022650695910131259, 0.69314718055994532581, 1.};
+};
+
+// exp(x) for kVanishing <= x <= 0, with a relative error of about 1e-7 + 1e-8 |x| (float) or 1e-16 (double). exp(0) is exactly 1,
+// and NaN stays NaN: it survives the final multiplication. 2^n is made by shifting the rounded exponent, bias included, into place.
+template <class T> SHARPMAX_INLINE Vector<T> exp_bounded(Vector<T> x) {
+  using Native = typename Vector<T>::Native;
+  using Constants = PowerOfTwo<T>;
+  constexpr T log2e = static_cast<T>(1.44269504088896340736);
+  const Native rounded = x.lanes * log2e + Constants::shift;
+  const Native f = x.lanes * log2e - (rounded - Constants::shift);
+  Native p = Constants::coefficients[0] - Native{};
+#pragma GCC unroll 12
+  for (size_t k = 1; k < std::size(Constants::coefficients); ++k) p = p * f + Constants::coefficients[k];
+  return {p * (Native)((Bits<T>)rounded << Constants::mantissa)};
 }
 
-SHARPMAX_INLINE Vector<double> exp_bounded(Vector<double> x) {
-  using V = Vector<double>;
-  constexpr double log2e = 1.44269504088896340736;
-  constexpr double shift = 6755399441055744. + 1023.; // 1.5 * 2^52
-  const V::Native rounded = x.lanes * log2e + shift;
-  const V::Native f = x.lanes * log2e - (rounded - shift);
-  V::Native p = f * 4.4347689881545130422e-10 + 7.0737831796434430344e-9;
-  p = p * f + 1.0178199585982564525e-7;
-  p = p * f + 1.3215435282711480784e-6;
-  p = p * f + 0.000015252733493097295251;
-  p = p * f + 0.00015403530457111292226;
-  p = p * f + 0.0013333558146774647157;
-  p = p * f + 0.0096181291075941207025;
-  p = p * f + 0.055504108664820083139;
-  p = p * f + 0.24022650695910131259;
-  p = p * f + 0.69314718055994532581;
-  p = p * f + 1.;
-  const V::Native power = (V::Native)((V::Bits)rounded << 52);
-  return {p * power};
-}
-
-// Raises what is so far below zero that its exponential vanishes to where it just does, -inf included; NaN stays.
+// Raises arguments whose exponential vanishes, -inf included, to kVanishing; NaN stays.
 template <class T> SHARPMAX_INLINE Vector<T> bounded(Vector<T> x) { return larger(Vector<T>::splat(kVanishing<T>), x); }
 
 template <class T> SHARPMAX_INLINE Vector<T> exp_nonpositive(Vector<T> x) { return exp_bounded(bounded(x)); }
 
-// tanh: an odd polynomial near zero, where 1 - 2 / (exp(2|x|) + 1) would cancel.
+// tanh, as an odd polynomial near zero, where 1 - 2 / (exp(2|x|) + 1) would cancel.
 SHARPMAX_INLINE Vector<float> hyperbolic_tangent(Vector<float> x) {
   using V = Vector<float>;
   const V::Native z = x.lanes * x.lanes;
