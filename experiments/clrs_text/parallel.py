@@ -15,7 +15,6 @@ import torch
 from experiments.clrs_text.recipe import Arm
 from experiments.clrs_text.study import Settings, Study
 from experiments.clrs_text.training import Progress
-from experiments.common.allocator import keep_freed_memory
 
 __all__ = ["run_in_parallel"]
 
@@ -89,7 +88,6 @@ def _forward(
 
 def _start(messages: Any, threads: int, folder: Path, settings: Settings) -> None:
     """Prepare a worker process."""
-    keep_freed_memory()
     torch.set_num_threads(threads)
     _worker.update(messages=messages, study=Study(folder, settings, "", resume=True))
 

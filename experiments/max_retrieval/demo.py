@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from experiments.common.allocator import keep_freed_memory
 from experiments.common.command import Output, current_command, show
 from experiments.common.timing import thread_count
 from experiments.max_retrieval.arms import Arm, Checkpoint
@@ -54,7 +53,6 @@ def demo(
     exponential law. One more head, a smaller one, is trained differently: on near ties, which it
     learns to tell apart. Writes OUTPUT/report.html, which needs no other file.
     """
-    keep_freed_memory()
     console = Console()
     command = current_command(context)
     plain = Recipe(steps=steps, schedule="cosine")
@@ -95,7 +93,6 @@ def _train_and_test(
     on_step: Callable[[int, str], None] = lambda *_: None,
 ) -> tuple[list[Heads], list[Record]]:
     """Train heads on one core and test them one by one, with averaged weights."""
-    keep_freed_memory()
     recipe = arm.recipe
     with thread_count(1):
         training = Training(recipe, seeds)

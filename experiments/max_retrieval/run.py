@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from experiments.common.allocator import keep_freed_memory
 from experiments.common.command import Output, Quick, Resume, current_command, show
 from experiments.max_retrieval.arms import Arm, Checkpoint, all_arms
 from experiments.max_retrieval.evaluation import number_of_sets
@@ -70,7 +69,6 @@ def run(
                 f"expected 'all', 'list', or some of {', '.join(known)}; got {name!r}",
                 param_hint="--arms",
             )
-    keep_freed_memory()
     console = Console()
     study = Study(output, settings, current_command(context), resume=resume)
     for name in chosen:
