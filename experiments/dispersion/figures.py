@@ -50,7 +50,7 @@ def draw_dispersion(measured: Dispersion, path: str | Path) -> Path:
         True
     """
     with style.new_figure(6.0) as figure:
-        axes = figure.add_axes((0.07, 0.195, 0.715, 0.68))
+        axes = figure.add_axes((0.07, 0.195, 0.7, 0.68))
         _draw_bounds(axes, measured)
         _draw_curves(axes, measured)
         _label_axes(axes, measured)
@@ -123,7 +123,7 @@ def _label(measured: Dispersion, curve: Curve) -> str:
         case policies.LogLength():
             return f"{curve.name} (log n / log {policy.train_length:g})"
         case policies.Monotone():
-            return f"{curve.name} (to n ≤ {measured.fitted_length:,})"
+            return f"{curve.name} (fitted to n ≤ {measured.fitted_length:,})"
     return curve.name
 
 
