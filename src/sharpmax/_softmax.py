@@ -44,18 +44,11 @@ def inverse_temperature(
 ) -> Array:
     """Compute the inverse temperature beta = 1/theta that `policy` gives each row of `logits`.
 
-    Args:
-        logits: NumPy array, torch tensor or JAX array with at least one axis.
-        policy: the rule.
-        axis: the axis of a row.
-        where: booleans that broadcast to `logits`; False does not count.
+    Arguments and errors are those of `softmax`.
 
     Returns:
         An array without the axis `axis`, in single precision at least; 1 for a row
         without visible logits.
-
-    Raises:
-        ValueError, TypeError: as `sharpmax.statistics` does.
 
     Example:
         >>> import numpy as np

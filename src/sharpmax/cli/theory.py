@@ -6,11 +6,10 @@ import json
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from sharpmax.cli._inputs import bad_values
+from sharpmax.report._page.tables import Table
 
 
 def theory(
@@ -44,15 +43,12 @@ def theory(
         result = {"temperature": temperature, "critical_lengths": entries}
         typer.echo(json.dumps(result, indent=2))
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("spread", *(f"epsilon {e:g}" for e in epsilon)):
-        table.add_column(name, justify="right")
-    for s in spread:
-        table.add_row(f"{s:g}", *(_readable(lengths[s][e]) for e in epsilon))
+    header = ["spread", *(f"epsilon {e:g}" for e in epsilon)]
+    rows = [[f"{s:g}", *map(_readable, lengths[s].values())] for s in spread]
     bound = f"exp(spread / {temperature:g}) / n"
     console = Console()
     console.print("[bold]Number of items from which no coefficient can reach epsilon[/bold]")
-    console.print(table)
+    console.print(Table(header, rows, words=0).to_rich())
     console.print(f"Lemma 2.1: a coefficient among n items is at most {bound}.", highlight=False)
 
 

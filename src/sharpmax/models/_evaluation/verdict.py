@@ -67,6 +67,14 @@ class Comparison:
         return -more if self.of_text else more
 
     @property
+    def shown(self) -> tuple[float, float, float]:
+        """The difference and its interval, in percentage points; for text, as a change in loss."""
+        low, high = self.interval
+        if self.of_text:
+            return -self.difference, -high, -low  # a loss falls if it improves
+        return 100 * self.difference, 100 * low, 100 * high
+
+    @property
     def better(self) -> bool:
         """Whether the first arm is significantly better: the whole interval is above 0."""
         return self.interval[0] > 0
@@ -232,15 +240,10 @@ def _clusters(pairs: Sequence[tuple[CellResult, CellResult]]) -> list[Hashable]:
 
 
 def _line(found: Comparison) -> str:
-    difference, (low, high) = found.difference, found.interval
-    if found.of_text:
-        # As a change of the loss, which falls if the arm is better.
-        words, unit = [f"{-each:+.3f}" for each in (difference, high, low)], "nats per token"
-    else:
-        words = [f"{100 * each:+.1f}" for each in (difference, low, high)]
-        unit = "percentage points"
-    interval = f"95% interval {words[1]} to {words[2]}"
-    return f"{found.arm} against {found.other}: {words[0]} {unit}, {interval}"
+    digits, unit = (3, "nats per token") if found.of_text else (1, "percentage points")
+    difference, low, high = (f"{each:+.{digits}f}" for each in found.shown)
+    told = f"{difference} {unit}, 95% interval {low} to {high}"
+    return f"{found.arm} against {found.other}: {told}"
 
 
 def _best(calibrations: Mapping[str, Calibration], of: Kind) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sharpmax._settings import PLAIN, TASKS
@@ -42,7 +42,7 @@ def summary_table(
 
     def versus(arm: str, other: str | None, wording: str | None = None) -> str:
         found = compare(evaluation, arm, other, verdict.tasks, wording=wording)
-        return "" if found is None or arm in (PLAIN, other) else "{} [{}, {}]".format(*shown(found))
+        return "" if found is None or arm in (PLAIN, other) else in_brackets(shown(found))
 
     rows = []
     for arm in in_order(evaluation.arms):
@@ -180,17 +180,17 @@ def mean(result: CellResult) -> str:
 def change(difference: float, interval: _Interval, of_text: bool) -> str:
     """Format a difference, in percentage points or for text in nats, with its interval."""
     scale, digits = (1, 3) if of_text else (100, 1)
-    value, low, high = (signed(scale * each, digits) for each in (difference, *interval))
-    return f"{value} [{low}, {high}]"
+    return in_brackets([signed(scale * each, digits) for each in (difference, *interval)])
 
 
-def shown(found: Comparison) -> tuple[str, str, str]:
+def shown(found: Comparison) -> list[str]:
     """Format the difference between two arms and its interval; of text, as a change in loss."""
-    low, high = found.interval
-    if found.of_text:
-        # A loss falls if it improves.
-        return signed(-found.difference, 3), signed(-high, 3), signed(-low, 3)
-    return signed(100 * found.difference, 1), signed(100 * low, 1), signed(100 * high, 1)
+    return [signed(each, 3 if found.of_text else 1) for each in found.shown]
+
+
+def in_brackets(words: Sequence[str]) -> str:
+    """Join a difference and its interval: "+1.0 [+0.5, +1.5]"."""
+    return "{} [{}, {}]".format(*words)
 
 
 def source(evaluation: Evaluation) -> str:
