@@ -29,6 +29,11 @@ class SettingsChangedError(RefusedError):
     """A run cannot be resumed with settings other than those it started with."""
 
 
+def cache_folder() -> Path:
+    """Return the folder for what can be made again, in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sharpmax"
+
+
 @contextmanager
 def replace_file(path: str | Path) -> Iterator[Path]:
     """Write a file whole or not at all, in folders that are created: no reader sees half of it.

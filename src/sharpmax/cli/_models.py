@@ -94,9 +94,9 @@ def load(
 
     from sharpmax.models import load_model
     from sharpmax.models._inspect import attention_layers, check_causal_lm, own_temperatures
-    from sharpmax.models._load import SMOLLM2
+    from sharpmax.models._load import PACKAGED
 
-    here = model == SMOLLM2 or Path(model).exists()
+    here = model in PACKAGED or Path(model).exists()
     with console.status(f"Loading {model}"), quiet(bars=not here):
         loaded, tokenizer = load_model(model)
     if causal:

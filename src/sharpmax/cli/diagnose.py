@@ -129,9 +129,12 @@ def _pieces(
 ) -> tuple[list[list[int]], tuple[int, ...]]:
     """Cut a text into pieces of the longest length, and return them with the lengths."""
     from sharpmax.models._inspect import check_positions, positions
+    from sharpmax.tasks import start_tokens
 
-    tokens = tokenizer(words, verbose=False)["input_ids"]
-    most = min(len(tokens), positions(model) or len(tokens))
+    # Every piece starts as a text does, not only the first.
+    start = list(start_tokens(tokenizer))
+    tokens = tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
+    most = min(len(start) + len(tokens), positions(model) or sys.maxsize)
     if asked is not None:
         with bad_values():
             check_positions(model, "--lengths", asked[-1])
@@ -142,16 +145,17 @@ def _pieces(
         # For a short text, or a model with few positions.
         chosen = (most // 2, most)
     longest = chosen[-1]
-    there = len(tokens) // longest
+    own = longest - len(start)
+    there = len(tokens) // own
     count = inputs or max(1, min(_TEXT_INPUTS, there))
     if there < count:
         which = "the longest of --lengths" if count == 1 else f"{count} times the longest length"
         refuse(
             "--text",
-            f"expected at least {count * longest:,} tokens, {which}, got {len(tokens):,}; give a "
+            f"expected at least {count * own:,} tokens, {which}, got {len(tokens):,}; give a "
             f"longer text{'' if count == 1 else ', fewer --inputs'} or shorter --lengths",
         )
-    return [tokens[start * longest : (start + 1) * longest] for start in range(count)], chosen
+    return [start + tokens[at * own : (at + 1) * own] for at in range(count)], chosen
 
 
 def _prompts(

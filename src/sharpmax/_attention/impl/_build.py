@@ -26,6 +26,7 @@ from types import ModuleType
 import torch
 
 from sharpmax._errors import SharpmaxError
+from sharpmax._files import cache_folder
 
 __all__ = ["CompilationError", "CompilerMissingError", "failure", "load", "unavailable"]
 
@@ -101,10 +102,8 @@ def _library() -> Path:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     tags = [*_flags(capability), capability, torch.__version__, sys.version, platform.machine()]
     digest.update("\0".join(tags).encode())
-    if os.environ.get("TORCH_EXTENSIONS_DIR"):
-        cache = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    else:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sharpmax"
+    extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
+    cache = Path(extensions) if extensions else cache_folder()
     folder = f"{_NAME}-{capability.lower().replace(' ', '-')}-{digest.hexdigest()[:16]}"
     return cache / folder / f"{_NAME}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
 

@@ -139,9 +139,9 @@ def critical_alt(diagnosis: Diagnosis) -> str:
 
 def next_commands(diagnosis: Diagnosis) -> str:
     """Return the commands that calibrate the model and evaluate the result."""
-    from sharpmax.models._load import SMOLLM2, SMOLLM2_NAME
+    from sharpmax.models._load import PACKAGED
 
-    known = {SMOLLM2_NAME: SMOLLM2, "": "MODEL"}
+    known = {"": "MODEL"} | {packaged.title: name for name, packaged in PACKAGED.items()}
     model = shlex.quote(known.get(diagnosis.model_name, diagnosis.model_name))
     return (
         f"sharpmax calibrate {model} --text FITTED_ON.txt --test-text TESTED_ON.txt\n"
