@@ -1,19 +1,21 @@
-"""Draw how the largest coefficient falls with the length, and what each policy does."""
+"""Draw how the largest coefficient falls with the length, and how trained heads disperse."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from experiments.common.labels import spread_apart
+from experiments.dispersion.heads import HeadCurve, Heads, load_heads
 from experiments.dispersion.measure import Curve, Dispersion
 from sharpmax import policies
 from sharpmax.report._page import style
 
-__all__ = ["draw_dispersion", "figures"]
+__all__ = ["draw_dispersion", "draw_heads", "figures"]
 
 _LINES: Final[dict[str, dict[str, Any]]] = {
     "plain softmax": {"color": style.BLACK, "linewidth": 2.6},
@@ -27,11 +29,20 @@ _LINES: Final[dict[str, dict[str, Any]]] = {
     "Hard": {"color": style.GREY, "linestyle": (0, (1, 1.5))},
 }
 
+_COLORS: Final = [
+    style.VERMILION, style.BLUE, style.GREEN, style.ORANGE, style.PURPLE, style.SKY_BLUE,
+    style.BLACK,
+]  # fmt: skip
+"""Colours of heads."""
+
 
 def figures(results: Path) -> list[Path]:
-    """Draw the figure from `dispersion.json` into the same folder."""
+    """Draw the figures from `dispersion.json` and `heads/*.json` into the same folder."""
     measured = Dispersion.load(results / "dispersion.json")
-    return [draw_dispersion(measured, results / "dispersion.png")]
+    drawn = [draw_dispersion(measured, results / "dispersion.png")]
+    if models := load_heads(results):
+        drawn.append(draw_heads(models, results / "heads.png"))
+    return drawn
 
 
 def draw_dispersion(measured: Dispersion, path: str | Path) -> Path:
@@ -152,3 +163,52 @@ def _caption(measured: Dispersion) -> str:
         f"{measured.description} Grey: bounds of the lemma on plain softmax, δ ="
         f" {measured.spread:g}."
     )
+
+
+def draw_heads(models: Sequence[Heads], path: str | Path) -> Path:
+    """Draw the entropy against the number of items in the first layer of each kind of each model.
+
+    Each curve is a head, with a band of one standard deviation over prompts.
+
+    Args:
+        models: What `measure_heads` returned, at least one.
+        path: The file; its suffix sets the format.
+    """
+    layers = [(heads, first) for heads in models for first in heads.first_layers().values()]
+    with style.new_figure(4.5) as figure:
+        grid = style.panels(figure, len(layers), len(layers), sharex=True, sharey=True)
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.71, bottom=0.13, wspace=0.07)
+        for axes, (heads, first) in zip(grid.flat, layers, strict=True):
+            _draw_layer(axes, heads, first)
+        uniform = style.Series("log n: uniform attention", style.GREY, line_style=(0, (4, 2)))
+        style.write_legend(figure, [uniform.handle(linewidth=1.1)], top=0.76)
+        grid.flat[0].set_ylabel("entropy, nats")
+        grid.flat[0].set_ylim(bottom=0.0)
+        style.write_title(
+            figure,
+            "Entropy of the heads of the first layer of each kind, on the prompt of Figure 3",
+            f"one curve per head: mean and standard deviation over {models[0].prompts} prompts",
+        )
+        return style.save(figure, path)
+
+
+def _draw_layer(axes: Any, heads: Heads, curves: Sequence[HeadCurve]) -> None:
+    items, first = np.array(heads.items), curves[0]
+    look: dict[str, Any] = {"color": style.GREY, "linestyle": (0, (4, 2)), "zorder": 1}
+    axes.plot(items, np.log(first.visible), linewidth=1.1, **look)
+    colors = _COLORS * (1 + len(curves) // len(_COLORS))
+    for curve, color in zip(curves, colors, strict=False):
+        mean, deviation = np.array(curve.entropy), np.array(curve.deviation)
+        low = np.maximum(mean - deviation, 0.0)
+        axes.fill_between(items, low, mean + deviation, color=color, alpha=0.18, linewidth=0)
+        axes.plot(items, mean, color=color, linewidth=1.5, solid_capstyle="round")
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(items[0], items[-1])
+    ticks = items[:: -(-len(items) // 4)]
+    axes.set_xticks(ticks, [f"{n:,}" for n in ticks], fontsize=9)
+    axes.set_xlabel("number of items")
+    style.add_grid(axes)
+    sees = "sees all tokens"
+    if first.visible[-1] < heads.tokens[-1]:
+        sees = f"sees the last {first.visible[-1]:,.0f} tokens"
+    axes.set_title(f"{heads.title}, layer {first.layer}\n{first.kind}: {sees}", fontsize=9.5, pad=5)

@@ -1,4 +1,4 @@
-"""Measure dispersion, draw it and print its table."""
+"""Measure dispersion, draw it and print its tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
 from experiments.common.command import Output, Quick, Resume, current_command, show
+from experiments.common.tiny import save_tiny
 from experiments.dispersion.figures import figures
+from experiments.dispersion.heads import FOLDER, ITEMS, load_heads, measure_heads
 from experiments.dispersion.measure import SIZES, Dispersion, measure_dispersion
-from experiments.dispersion.tables import dispersion_table
+from experiments.dispersion.tables import dispersion_table, heads_table
 from sharpmax._files import refuse_earlier
+from sharpmax.cli._progress import quiet as silence
 
 __all__ = ["run"]
 
@@ -23,21 +27,53 @@ def run(
         float, typer.Option(help="Largest logit minus smallest possible one.")
     ] = 5.69,
     rows: Annotated[int, typer.Option(min=1, help="Rows; their median is reported.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the logits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the logits and of the prompts.")] = 0,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Pretrained models whose heads are measured too, as `sharpmax diagnose` takes "
+            "them, with commas.",
+            show_default="none, or a tiny one with --quick",
+        ),
+    ] = None,
     output: Output = Path("build/dispersion"),
     quick: Quick = False,
     resume: Resume = False,
 ) -> None:
     """Measure the largest coefficient of a bounded row from 16 to 1,048,576 items.
 
-    Takes some ten seconds; with --quick, the rows end at 4,096 items. Resuming draws again what is
-    measured.
+    Takes some ten seconds, and some minutes per model. With --quick, the rows end at 4,096 items
+    and the model is a tiny Gemma 3 with random weights. Resuming draws again what is measured.
     """
-    path = output / "dispersion.json"
+    path, console = output / "dispersion.json", Console()
     if path.exists() and not resume:
         refuse_earlier(output)
     if not path.exists():
         sizes = tuple(n for n in SIZES if n <= 4096) if quick else SIZES
         measured = measure_dispersion(spread, sizes=sizes, rows=rows, seed=seed)
         measured.save(path, current_command(context))
-    show(Console(), [dispersion_table(Dispersion.load(path))], [path, *figures(output)])
+    names: list[str | Path] = [each for each in (models or "").split(",") if each]
+    if quick:
+        names = [_tiny_gemma(output / "model")]
+    written = [path]
+    for name in names:
+        written.append(output / FOLDER / f"{Path(name).name}.json")
+        if not written[-1].exists():
+            with console.status(f"Measuring the heads of {name}"), silence(bars=False):
+                measure_heads(name, items=ITEMS[:4] if quick else ITEMS, seed=seed).save(
+                    written[-1], current_command(context)
+                )
+    shown = [dispersion_table(Dispersion.load(path))]
+    if measured_heads := load_heads(output):
+        shown.append(heads_table(measured_heads))
+    show(console, shown, [*written, *figures(output)])
+
+
+def _tiny_gemma(folder: Path) -> Path:
+    """Write a Gemma 3 with random weights: five layers with a window, and one without."""
+    config = Gemma3TextConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=6,
+        num_attention_heads=4, num_key_value_heads=1, head_dim=8, sliding_window=128,
+        max_position_embeddings=2048,
+    )  # fmt: skip
+    return save_tiny(Gemma3ForCausalLM, config, folder)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tokenizers
-import torch
 import typer
 from rich.console import Console
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from experiments.common.command import Output, Quick, Resume, show
 from experiments.common.documents import write_pages
+from experiments.common.tiny import save_tiny
 from experiments.smollm2.tables import tables
 from sharpmax._files import refuse_earlier
 from sharpmax.cli._app import app as sharpmax
@@ -119,23 +118,11 @@ def _sharpmax(command: str, model: str, options: str, *others: str) -> None:
 
 
 def _tiny_llama(folder: Path) -> Path:
-    """Write a tiny Llama with random weights and a tokenizer with one token per character."""
-    vocabulary = {"<unknown>": 0} | {chr(code): code for code in range(32, 127)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unknown>"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
     )  # fmt: skip
-    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
-    # Larger weights, so that heads differ.
-    for parameter in model.parameters():
-        parameter.data *= 8.0 if parameter.ndim > 1 else 1.0
-    model.save_pretrained(folder)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
-    fast.save_pretrained(folder)
-    return folder
+    return save_tiny(LlamaForCausalLM, config, folder)
 
 
 def _own_texts(folder: Path, size: int = 20_000) -> list[Path]:
