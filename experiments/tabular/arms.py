@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import torch
 from scipy.special import log_softmax, logsumexp
 from sklearn.cluster import KMeans
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
@@ -134,7 +135,8 @@ def sharpened(
     model: TabularTransformer, policy: Policy | Mapping[int | str, Policy | None], given: Given
 ) -> Predicted:
     """Predict with a policy on the attention of the model."""
-    with sharpmax.sharpen(model, policy):
+    example = (torch.zeros(1, 3, model.config.features), torch.zeros(1, 2))
+    with sharpmax.sharpen(model, policy, example=example):
         logits = given.predict(model)
     if isinstance(policy, Mapping) and isinstance(policy[0], Watched):
         watched = [each for each in policy.values() if isinstance(each, Watched)]
