@@ -105,7 +105,9 @@ def test_the_classifier_is_left_as_it_was() -> None:
 def test_a_classifier_without_a_model_is_refused() -> None:
     x, y = made()
     fitted = SharpTabPFN(LogisticRegression()).fit(x, y)
-    with pytest.raises(CannotSharpenError, match="LogisticRegression: expected a fitted classifier"):
+    with pytest.raises(
+        CannotSharpenError, match="LogisticRegression: expected a fitted classifier"
+    ):
         fitted.predict_proba(x)
 
 

@@ -73,10 +73,11 @@ def cells(design: Design, tables: Sequence[TableInfo], results: Results) -> Iter
     report = [info for info in tables if info.half == "report"]
     adaptive: str | None = None
     for split in design.splits:
-        for info in choose:
-            yield Cell(info.name, split, TRAINED, "plain")
-            for arm in ("plain", *design.candidates):
-                yield Cell(info.name, split, design.choose_size, arm)
+        for group in (("plain", *design.candidates[:2]), design.candidates[2:]):
+            for info in choose:
+                yield Cell(info.name, split, TRAINED, "plain")
+                for arm in group:
+                    yield Cell(info.name, split, design.choose_size, arm)
         adaptive = chosen_arm(design, results, adaptive=True)
         if adaptive is None:
             return

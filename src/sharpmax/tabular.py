@@ -58,7 +58,7 @@ class SharpTabPFN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.policy = policy
         self.train_length = train_length
 
-    def fit(self, X: Any, y: Any, **options: Any) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any, **options: Any) -> Self:
         """Fit a clone of the classifier.
 
         Args:
@@ -77,7 +77,7 @@ class SharpTabPFN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 setattr(self, name, getattr(self.classifier_, name))
         return self
 
-    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+    def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class with sharpened attention.
 
         Args:
@@ -102,7 +102,7 @@ class SharpTabPFN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 stack.enter_context(sharpen(model, policy))
             return self.classifier_.predict_proba(X)
 
-    def predict(self, X: Any) -> Any:  # noqa: N803
+    def predict(self, X: Any) -> Any:
         """Predict the most probable class of each row with sharpened attention."""
         best = np.argmax(self.predict_proba(X), axis=1)
         return self.classes_[best]

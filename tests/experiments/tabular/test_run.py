@@ -1,0 +1,79 @@
+"""A quick run goes through every verb: a small random model on tables of scikit-learn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.common.command import main
+from experiments.tabular import run
+from experiments.tabular.__main__ import app
+from experiments.tabular.arms import REMEDIES
+from experiments.tabular.design import QUICK
+from experiments.tabular.records import Cell, Results
+
+
+def _call(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as exit_:
+        main(app, arguments)
+    return exit_.value.code
+
+
+def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ["--output", str(tmp_path)]
+    assert _call("run", "--quick", "--minutes", "0", *folder) == 0
+    assert "Stopped; continue with --resume" in capsys.readouterr().out
+    path = tmp_path / "tabular.json"
+    assert not path.exists() or not Results.load(path).records
+
+    assert _call("run", "--quick", "--resume", *folder) == 0
+    results = Results.load(path)
+    arms = {cell.arm for cell in results.records if cell.size == QUICK.report_size}
+    assert arms == {
+        "plain",
+        "log-length",
+        "exponential-0.125",
+        "matched",
+        "matched-heads",
+        *REMEDIES,
+    }
+    assert {cell.arm for cell in results.records if cell.size == QUICK.choose_size} == {
+        "plain", *QUICK.candidates, *QUICK.also_chosen
+    }  # fmt: skip
+    beta = {
+        arm: results.records[Cell("cancer", 1, QUICK.report_size, arm)].beta
+        for arm in ("exponential-0.125", "matched", "matched-heads")
+    }
+    assert beta["exponential-0.125"] > 1.0
+    assert beta["matched"] == beta["matched-heads"] == pytest.approx(beta["exponential-0.125"])
+    assert (tmp_path / "gains.png").stat().st_size > 10_000
+    assert "Tables held back, contexts of 1,400 rows. 1 split." in capsys.readouterr().out
+
+    # Nothing is left to predict, and a run that is there is not overwritten.
+    monkeypatch.setattr(run, "_predict", None)
+    assert _call("run", "--quick", "--resume", *folder) == 0
+    assert _call("run", "--quick", *folder) == 1
+    assert "earlier run" in capsys.readouterr().err
+    assert _call("tables", *folder) == 0
+    text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert "| log-length |" in text
+    assert "| cancer | target | report |" in text
+
+
+def test_a_run_is_not_resumed_with_another_design(tmp_path: Path) -> None:
+    model, tables, _ = run._quick()
+    settings = QUICK.to_dict()
+    Results(tmp_path / "tabular.json", "a command", tables, settings).save()
+    again = Results.load(tmp_path / "tabular.json")
+    again.check(tables, settings)
+    with pytest.raises(ValueError, match="report_size"):
+        again.check(tables, settings | {"report_size": 9})
+    with pytest.raises(ValueError, match="tables"):
+        again.check(tables[:1], settings)
+    data = json.loads((tmp_path / "tabular.json").read_text(encoding="utf-8"))
+    assert data["columns"][:4] == ["table", "split", "size", "arm"]
+    assert model.config.layers == 2
