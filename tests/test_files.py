@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import platform
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,3 +66,18 @@ def test_the_layout_of_a_sealed_file_does_not_count(tmp_path: Path) -> None:
     path = _files.write_sealed(tmp_path / "result.json", "ratios", {"ratio": 0.5})
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
     assert _files.read_sealed(path, "ratios")["ratio"] == 0.5
+
+
+def test_a_folder_has_one_run_and_a_killed_run_leaves_it(
+    holder: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "held"
+    refused = pytest.raises(
+        _files.RefusedError, match="held: another run is writing to this folder"
+    )
+    with refused, _files.locked(folder):
+        pass
+    holder.kill()
+    holder.wait()
+    with _files.locked(folder), _files.locked(folder):
+        assert not list(folder.iterdir())

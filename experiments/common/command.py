@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 from experiments.common.documents import EXPERIMENTS, fill_documents, write_pages
+from sharpmax._files import locked
 from sharpmax.cli._command import command_line
 from sharpmax.cli._errors import run as run_application
 from sharpmax.report._page.tables import Table
@@ -68,7 +70,14 @@ def application(
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
-    app.command("run")(run)
+
+    @wraps(run)
+    def run_alone(*, output: Path, **options: Any) -> None:
+        output.mkdir(parents=True, exist_ok=True)
+        with locked(output):
+            run(output=output, **options)
+
+    app.command("run")(run_alone)
 
     @app.command("tables")
     def make_tables(output: Output = results) -> None:

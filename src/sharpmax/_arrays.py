@@ -99,6 +99,9 @@ class _Torch(Namespace):
     name = "torch"
 
     def asarray(self, values: Any, like: Array | None = None) -> Array:
+        if isinstance(values, np.ndarray):
+            # A tensor would share the memory of the array, which may be read-only.
+            values = values.copy()
         if like is None:
             return self._module.as_tensor(values)
         return self._module.as_tensor(values, dtype=like.dtype, device=like.device)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import jax
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 
 import sharpmax
 from attention_cases import Case, cases, largest_error
-from sharpmax.policies import EntropyTarget
+from sharpmax.policies import EntropyTarget, Exponential
 
 
 @pytest.mark.parametrize("impl", ["cpu", "composed", "auto"])
@@ -58,8 +60,6 @@ def test_statistics_alone_are_those_of_the_attention(impl: str, case: Case) -> N
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_rows(keys: int, queries: int, causal: bool) -> None:
     torch.manual_seed(keys + queries)
-    from sharpmax.policies import Exponential
-
     query = 2 * torch.randn(1, 4, queries, 64)
     key, value = torch.randn(2, 1, 2, keys, 64).unbind()
     case = Case(
@@ -79,8 +79,6 @@ def test_long_rows(keys: int, queries: int, causal: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rows_with_nan_and_infinity(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    from sharpmax.policies import Exponential
-
     query, key, value = torch.randn(3, 1, 1, 30, 8, dtype=dtype).unbind()
     query[0, 0, 3, 2] = torch.nan
     bias = torch.zeros(30, 30, dtype=dtype)
@@ -93,3 +91,21 @@ def test_rows_with_nan_and_infinity(dtype: torch.dtype) -> None:
     torch.testing.assert_close(output[0, 0, 5], (value[0, 0, 7] + value[0, 0, 9]) / 2)
     torch.testing.assert_close(output[0, 0, rest], exact[0, 0, rest], atol=1e-5, rtol=1e-4)
     assert statistics.mass[0, 0, 5] == 2
+
+
+@pytest.mark.parametrize("impl", ["reference", "composed", "cpu"])
+def test_a_policy_does_not_follow_the_array_it_was_made_of(impl: str) -> None:
+    """The kernel reads a table that it made at the first call, the others read the policy."""
+    query = torch.randn(1, 2, 5, 8, generator=torch.Generator().manual_seed(0))
+    given = np.array([0.1, 0.5])
+    case = Case(query, query, query, Exponential(given))
+    before, _ = case.run(impl)
+    given += 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        case.policy.reference[0] = 3.0  # type: ignore[attr-defined]
+    after, _ = case.run(impl)
+    assert torch.equal(before, after)
+    fresh, _ = Case(query, query, query, Exponential([0.1, 0.5])).run(impl)
+    assert torch.equal(before, fresh)
+    jaxed, _ = Case(query, query, query, Exponential(jax.numpy.asarray([0.1, 0.5]))).run(impl)
+    torch.testing.assert_close(jaxed, fresh)

@@ -84,3 +84,16 @@ def test_without_the_extra_a_line_says_what_to_install(module: str) -> None:
     assert result.stdout == ""
     expected = f"needs {module}, which is not installed: pip install 'sharpmax[cli]'\n"
     assert result.stderr == f"sharpmax: The command line of sharpmax {expected}"
+
+
+@pytest.mark.usefixtures("holder")
+@pytest.mark.parametrize("command", ["calibrate", "evaluate"])
+def test_two_runs_in_one_folder_are_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "no-such-model", "--resume", "--output", str(tmp_path / "held")])
+    said = capsys.readouterr().err
+    assert stopped.value.code == 1
+    assert "another run is writing to this folder" in said
+    assert len(said.splitlines()) == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from dataclasses import fields
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 import sharpmax
 from frameworks import Framework
-from sharpmax import policies
+from sharpmax import SharpmaxError, policies
 from sharpmax.policies import (
     Constant,
     EntropyTarget,
@@ -136,6 +139,36 @@ def test_gradients(policy: Policy) -> None:
     assert torch.isfinite(with_gaps.grad).all()
     gradient = jax.grad(lambda e: sharpmax.softmax(e, policy)[..., 0].sum())
     assert bool(jnp.isfinite(gradient(jnp.asarray([[-INF] * 3, [0.0, -INF, 1.0]]))).all())
+
+
+@pytest.mark.parametrize("policy", PER_HEAD, ids=repr)
+def test_a_policy_does_not_change(policy: Policy) -> None:
+    """Neither with the arrays that it was made of, nor by writing to its own."""
+    given = {field.name: getattr(policy, field.name) for field in fields(policy)}
+    own = {k: np.array(x) if isinstance(x, np.ndarray) else x for k, x in given.items()}
+    made = type(policy)(**own)
+    for array in own.values():
+        if isinstance(array, np.ndarray):
+            array += 1.0
+    assert made == policy
+    every = np.array([True, False, True])
+    copies = [made.take_heads([2, 0, 1]), copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
+    switched = made.only_on(every)
+    for each in (made, *copies, *[switched] * (switched is not None)):
+        for name, array in each.per_head().items():
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 3.0
+            assert not np.shares_memory(array, own[name])
+
+
+def test_a_policy_follows_a_tensor_that_is_learned() -> None:
+    strength = torch.zeros(3, requires_grad=True)
+    policy = Exponential(0.5, strength=strength)
+    logits = torch.zeros(3, 100)
+    assert sharpmax.inverse_temperature(logits, policy).tolist() == [1.0] * 3
+    with torch.no_grad():
+        strength += 1.0
+    assert (sharpmax.inverse_temperature(logits, policy) > 50).all()
 
 
 @every_policy
@@ -279,5 +312,5 @@ def test_reading_refuses_what_it_does_not_know(change, message) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"policy": "Hard"}'])
 def test_reading_refuses_other_text(text: str) -> None:
-    with pytest.raises(ValueError, match="policy: expected"):
+    with pytest.raises(SharpmaxError, match=r"policy: (expected|truncated)"):
         Policy.from_json(text)

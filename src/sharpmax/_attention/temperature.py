@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sharpmax._arrays import namespace
 from sharpmax._attention.problem import Problem
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form, Policy
@@ -196,7 +197,8 @@ def _encode(policy: Policy, heads: int) -> tuple[Form, Tensor] | None:
         return form, torch.tensor([columns], dtype=torch.float64)
     if not torch.compiler.is_compiling():  # a graph cannot read the declarations of parameters
         policy.check_heads(heads)
-    tensors = [torch.as_tensor(column, dtype=torch.float64, device="cpu") for column in columns]
+    like = torch.zeros(0, dtype=torch.float64)
+    tensors = [namespace(like).asarray(column, like) for column in columns]
     if any(column.ndim > 1 for column in tensors):
         raise ValueError(f"policy: expected parameters with one axis, over heads, got {policy!r}")
     return form, torch.stack(

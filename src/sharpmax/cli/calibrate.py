@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from typer import Option
 
+from sharpmax._files import locked
 from sharpmax._settings import TASKS, EvaluationSettings, only_text
 from sharpmax._settings import CalibrationSettings as Defaults
 from sharpmax.cli import _inputs as inputs
@@ -148,6 +149,7 @@ def calibrate(
         say(console, f"note: the evaluation has {none}, so there will be no verdict")
     # Before the work, so that a folder that cannot be written to is found at once.
     output.mkdir(parents=True, exist_ok=True)
+    context.with_resource(locked(output))
     loaded, tokenizer = shared.load(console, model, dtype, causal=True)
     further = asked or default_lengths(loaded)
     command = command_line(context)

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from typer import Option
 
+from sharpmax._files import locked
 from sharpmax._settings import TASKS, WORDINGS, is_control
 from sharpmax._settings import EvaluationSettings as Defaults
 from sharpmax.cli import _inputs as inputs
@@ -82,6 +83,7 @@ def evaluate(
     console = Console()
     # Before the work, so that a folder that cannot be written to is found at once.
     output.mkdir(parents=True, exist_ok=True)
+    context.with_resource(locked(output))
     loaded, tokenizer = load(console, model, dtype, causal=True)
     calibrations = _calibrations(calibration or [], loaded)
     with resumable(console, output), watch_evaluation(console) as on_progress:

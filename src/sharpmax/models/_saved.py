@@ -55,7 +55,7 @@ class Saved(ABC):
         del data["kind"]
         try:
             return cls.from_dict(data)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, OverflowError, TypeError, ValueError) as error:
             raise DamagedFileError(
                 f"{path}: expected a {cls.__name__.lower()}, got data that do not fit ({error}); "
                 "run the command that made it again"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sharpmax._arrays import Array
+from sharpmax._arrays import Array, namespace
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import EntropyRange, KernelForm, Policy, Tempered
 
@@ -66,8 +66,9 @@ class LearnedPolicy(nn.Module, Policy, register=False):
         self._lowest: dict[str, float] = {}
         self.needs_logits = policy.needs_logits  # type: ignore[misc]
         self.neutral = policy.neutral  # type: ignore[misc]
+        tensors = namespace(torch.empty(0))
         for name in learn:
-            value = torch.as_tensor(getattr(policy, name), dtype=torch.get_default_dtype())
+            value = tensors.asarray(getattr(policy, name)).to(torch.get_default_dtype())
             if heads is not None and value.ndim == own[name]:
                 value = value.expand(heads, *value.shape)
             self.register_parameter(name, nn.Parameter(value.detach().clone()))

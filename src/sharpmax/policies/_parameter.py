@@ -70,8 +70,15 @@ def as_parameter(name: str, value: Any) -> Array | float:
         ) from None
     if xp.name == "numpy":
         # A copy, so that the policy does not change when the caller's array does.
-        return float(array) if array.ndim == 0 else array.copy()
+        return float(array) if array.ndim == 0 else read_only(array.copy())
     return array
+
+
+def read_only(value: Any) -> Any:
+    """Protect an array of NumPy, so that its policy stays as it is; tensors may be learned."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    return value
 
 
 def as_numbers(value: Any) -> np.ndarray[Any, Any]:

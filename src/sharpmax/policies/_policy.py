@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,9 +12,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from sharpmax._arrays import Array, namespace
+from sharpmax._files import RefusedError, parse_json
 from sharpmax._statistics import Rows, RowStatistics
 from sharpmax.policies._forms import KernelForm
-from sharpmax.policies._parameter import as_numbers, as_parameter, as_plain
+from sharpmax.policies._parameter import as_numbers, as_parameter, as_plain, read_only
 
 FORMAT = 1
 """Version of the JSON form. It grows when an older library could no longer read it correctly."""
@@ -56,8 +58,11 @@ class Policy(ABC):
 
     No policy but `Constant` flattens: beta >= 1. Parameters are numbers, or arrays that broadcast
     against the rows, that is, against the logits without their last axis. In `sharpmax.attention`
-    a parameter with one axis has one entry per query head. Parameters may be tensors that require
-    gradients.
+    a parameter with one axis has one entry per query head.
+
+    A policy does not change: it keeps its own copy of numbers, lists and NumPy arrays, which cannot
+    be written to. A PyTorch tensor is kept as it is, since it may be learned: the policy follows
+    it.
 
     To write a policy of your own, derive a frozen dataclass from this class, declare its
     parameters with `parameter(...)` and define `inverse_temperature`. It then works with every
@@ -211,7 +216,8 @@ class Policy(ABC):
             Constant(beta=array([3., 1.]))
         """
         chosen = heads if isinstance(heads, slice) else list(heads)
-        return self._changed({k: x[chosen] for k, x in self.per_head().items() if len(x) > 1})
+        taken = {k: read_only(x[chosen]) for k, x in self.per_head().items() if len(x) > 1}
+        return self._changed(taken)
 
     def of_head(self, head: int) -> Self:
         """Return the policy of one head, without an axis of heads."""
@@ -235,7 +241,8 @@ class Policy(ABC):
         chosen = np.asarray(chosen)
         if xp.name == "torch":
             chosen = xp.asarray(chosen.astype(np.uint8), like=value) != 0
-        return self._changed({self.neutral.name: xp.where(chosen, value, self.neutral.value)})
+        switched = xp.where(chosen, value, self.neutral.value)
+        return self._changed({self.neutral.name: read_only(switched)})
 
     def changes(self, count: int) -> np.ndarray[Any, Any]:
         """Tell which heads the policy changes: booleans, one for each of `count` heads."""
@@ -297,6 +304,10 @@ class Policy(ABC):
             object.__setattr__(copy, entry.name, values.get(entry.name, getattr(self, entry.name)))
         return copy
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Copies and pickles of arrays are writable.
+        self.__dict__.update({name: read_only(value) for name, value in state.items()})
+
     # Files.
 
     def to_dict(self) -> dict[str, Any]:
@@ -319,44 +330,42 @@ class Policy(ABC):
         """Read a policy from the JSON of `to_json`.
 
         Raises:
-            ValueError: for text that is not JSON, an unknown policy or parameter, a value out of
-                range, or a format newer than this version of the library reads.
+            RefusedError: a ValueError, for text that is not JSON, an unknown policy or parameter, a
+                value out of range, or a format newer than this version of the library reads.
         """
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"policy: expected JSON, got text that is not: {error}") from None
-        return Policy.from_dict(data)
+        return Policy.from_dict(parse_json(text, "policy"))
 
     @staticmethod
     def from_dict(data: Any) -> Policy:
         """Read a policy from the data of `to_dict`.
 
         Raises:
-            ValueError: as `from_json` does.
+            RefusedError: as `from_json` does.
         """
         if not isinstance(data, dict) or not {"format", "policy", "parameters"} <= data.keys():
-            raise ValueError(
-                f"policy: expected an object with format, policy and parameters, got {data!r}"
+            got = reprlib.repr(data)
+            raise RefusedError(
+                f"policy: expected an object with format, policy and parameters, got {got}"
             )
-        if not isinstance(data["format"], int) or data["format"] > FORMAT:
-            raise ValueError(
-                f"policy: expected format {FORMAT} or older, got {data['format']!r}: "
+        format_, name, parameters = data["format"], data["policy"], data["parameters"]
+        if not isinstance(format_, int) or format_ > FORMAT:
+            raise RefusedError(
+                f"policy: expected format {FORMAT} or older, got {reprlib.repr(format_)}: "
                 "written by a newer sharpmax, which is needed to read it"
             )
-        kind = _registry.get(data["policy"])
+        kind = _registry.get(name) if isinstance(name, str) else None
         if kind is None:
             known = ", ".join(sorted(_registry))
-            raise ValueError(f"policy: expected one of {known}, got {data['policy']!r}")
-        names = {entry.name for entry in fields(kind)}
-        if unknown := data["parameters"].keys() - names:
-            raise ValueError(
-                f"{kind.__name__}: expected parameters among {sorted(names)}, got {sorted(unknown)}"
-            )
+            raise RefusedError(f"policy: expected one of {known}, got {reprlib.repr(name)}")
+        names = sorted(entry.name for entry in fields(kind))
+        if not isinstance(parameters, dict) or not parameters.keys() <= set(names):
+            unknown = set(parameters) - set(names) if isinstance(parameters, dict) else parameters
+            got = reprlib.repr(sorted(unknown) if isinstance(unknown, set) else unknown)
+            raise RefusedError(f"{kind.__name__}: expected parameters among {names}, got {got}")
         try:
-            return kind(**data["parameters"])
-        except TypeError as error:
-            raise ValueError(f"{kind.__name__}: {error}") from None
+            return kind(**parameters)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise RefusedError(f"{kind.__name__}: {error}") from None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Policy):

@@ -34,7 +34,10 @@ def _figures(results: Path) -> list[Path]:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.chdir(tmp_path)
     app = application(
         "toy", "A toy.", _run, _tables, _figures, pages=lambda _: {"long.md": "# Long"}
     )
@@ -91,3 +94,13 @@ def test_tables_and_figures_of_another_folder(
     code, _, err = call("tables", "--output", str(tmp_path / "none"))
     assert code == 1
     assert "No such file" in err
+
+
+@pytest.mark.usefixtures("holder")
+def test_two_runs_in_one_folder_are_refused(
+    call: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    code, out, err = call("run", "--output", str(tmp_path / "held"), "--resume")
+    assert (code, out) == (1, "")
+    assert "another run is writing to this folder" in err
+    assert len(err.splitlines()) == 1

@@ -2,12 +2,12 @@
 
 The compiler is called directly: one source file, no build system. The result is stored in the
 user's cache, in a folder whose name depends on sources, flags, versions and the processor's vector
-extension, so that machines that share a home folder do not mix.
+extension, so that machines that share a home folder do not mix. A library is loaded only if no
+other user can have written it, and compiled again if its digest differs from the one beside it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -15,20 +15,23 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 from types import ModuleType
 
 import torch
 
 from sharpmax._errors import SharpmaxError
-from sharpmax._files import cache_folder
+from sharpmax._files import cache_folder, locked
 
-__all__ = ["CompilationError", "CompilerMissingError", "failure", "load", "unavailable"]
+__all__ = [
+    "CacheError", "CompilationError", "CompilerMissingError", "failure", "load", "unavailable",
+]  # fmt: skip
 
 _NAME = "sharpmax_cpu"
 _HERE = Path(__file__).resolve().parent
@@ -44,6 +47,14 @@ _CAPABILITIES = {
     "AVX2": "-mavx2 -mfma -mf16c",
     "AVX512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c",
 }
+
+
+_loading = threading.Lock()
+_OWN_CACHE = "set TORCH_EXTENSIONS_DIR to a folder that only you can write to"
+
+
+class CacheError(SharpmaxError, RuntimeError):
+    """Say that the folder for compiled kernels cannot be used."""
 
 
 class CompilerMissingError(SharpmaxError, RuntimeError):
@@ -103,23 +114,37 @@ def _library() -> Path:
     tags = [*_flags(capability), capability, torch.__version__, sys.version, platform.machine()]
     digest.update("\0".join(tags).encode())
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
-    cache = Path(extensions) if extensions else cache_folder()
+    try:
+        cache = Path(extensions) if extensions else cache_folder()
+    except RuntimeError:
+        message = f"the CPU attention needs a cache, but there is no home; {_OWN_CACHE}"
+        raise CacheError(message) from None
     folder = f"{_NAME}-{capability.lower().replace(' ', '-')}-{digest.hexdigest()[:16]}"
     return cache / folder / f"{_NAME}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process compile at a time; the lock ends with the process that holds it."""
-    try:
-        import fcntl
-    except ImportError:  # then two may compile at once: the result is put in place in one step
-        yield
-        return
-    with path.open("w") as handle:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def _check_owner(*paths: Path) -> None:
+    """Refuse what another user can write to: loading a library runs it."""
+    for path in paths if hasattr(os, "getuid") else ():
+        found = path.stat()
+        # In a folder with the sticky bit, as /tmp, others cannot replace what is ours.
+        writable = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if writable or found.st_uid not in (0, os.getuid()):
+            who = f"user {found.st_uid} owns it" if not writable else "other users can write to it"
+            raise CacheError(
+                f"{path}: refused as a place of compiled code, because {who}; remove it or make it "
+                f"yours alone (chown, chmod go-w), or {_OWN_CACHE}"
+            )
+
+
+def _digest_of(library: Path) -> str:
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def _is_intact(library: Path) -> bool:
+    """Whether the library is there as it was compiled; loading half of one can end the process."""
+    noted = library.with_name(f"{library.name}.sha256")
+    return library.exists() and noted.exists() and noted.read_text() == _digest_of(library)
 
 
 def _missing() -> str:
@@ -160,6 +185,10 @@ def _compile(library: Path) -> None:
                 f"the CPU attention could not be compiled (exit status {done.returncode}):\n"
                 f"{shlex.join(command)}\n{tail}"
             )
+        target.chmod(0o700)
+        noted = target.with_name(f"{target.name}.sha256")
+        noted.write_text(_digest_of(target))
+        noted.replace(library.parent / noted.name)
         target.replace(library)
 
 
@@ -168,15 +197,32 @@ def load() -> ModuleType:
     """Load the kernels; the first call on a machine compiles them.
 
     Raises:
+        CacheError: the cache cannot be written to, or another user can write to it.
         CompilerMissingError: they are not compiled yet and there is no compiler.
         CompilationError: the compiler did not accept them; the message has the end of its output.
     """
+    with _loading:
+        return _load()
+
+
+@functools.cache
+def _load() -> ModuleType:
     library = _library()
-    if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(library.parent / "lock"):
-            if not library.exists():
-                _compile(library)
+    folders = library.parent.parent, library.parent
+    try:
+        for folder in folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(*folders)
+        if not _is_intact(library):
+            with locked(library.parent, wait=True):
+                if not _is_intact(library):
+                    _compile(library)
+        _check_owner(library)
+    except OSError as error:
+        raise CacheError(
+            f"{error.filename or library}: the CPU attention cannot be kept there "
+            f"({error.strerror or error}); {_OWN_CACHE}"
+        ) from None
     specification = importlib.util.spec_from_file_location(_NAME, library)
     if specification is None or specification.loader is None:
         raise CompilationError(f"{library} is not a module that Python can load")
@@ -188,7 +234,10 @@ def load() -> ModuleType:
 @functools.cache
 def unavailable() -> str | None:
     """Say why the kernels cannot be had: neither compiled nor a compiler. Compiles nothing."""
-    return None if _library().exists() or _compiler() else _missing()
+    try:
+        return None if _library().exists() or _compiler() else _missing()
+    except (CacheError, OSError) as error:
+        return str(error)
 
 
 @functools.cache
@@ -196,6 +245,6 @@ def failure() -> str | None:
     """Load the kernels, or compile them first; say why that failed, or None. Tried once."""
     try:
         load()
-    except (CompilerMissingError, CompilationError) as error:
+    except SharpmaxError as error:
         return str(error)
     return None

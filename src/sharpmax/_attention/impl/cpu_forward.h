@@ -3,6 +3,8 @@
 // the values.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <functional>
 
@@ -22,12 +24,19 @@ template <class T> struct Results {
 
 using Take = std::function<int64_t()>; // the next task, or -1
 
+// Whether this process was forked. OpenMP's threads are not copied, and a wait for them would not end.
+inline bool forked() {
+  static bool is_child = false;
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
+  return is_child && registered == 0;
+}
+
 // Runs tasks 0 … count - 1; each thread takes the next one when it is free. What a task writes must not depend on the thread.
 // `work` is the number of multiplications. Little work stays on this thread.
 inline void run_tasks(int64_t count, int64_t work, const std::function<void(const Take&)>& worker) {
   constexpr int64_t worth_a_thread = 1 << 17;
   std::atomic<int64_t> next{0};
-  const int64_t threads = std::min({count, work / worth_a_thread + 1, static_cast<int64_t>(at::get_num_threads())});
+  const int64_t threads = std::min({count, work / worth_a_thread + 1, static_cast<int64_t>(forked() ? 1 : at::get_num_threads())});
   const Take take = [&]() -> int64_t {
     const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
     return task < count ? task : -1;

@@ -8,19 +8,63 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from transformers import PreTrainedModel
 
-from sharpmax._files import RefusedError, versions
+from sharpmax._files import RefusedError, typed, typed_fields, versions
 from sharpmax.models._inspect import attention_layers
-from sharpmax.models._rule import changed
+from sharpmax.models._rule import Rule, changed
 from sharpmax.models._saved import Saved
 from sharpmax.policies import Policy
 
 
 class OtherModelError(RefusedError):
     """Raised for a calibration that was made for another model."""
+
+
+_HEADS = 10**6  # in a layer
+
+
+class _Loss(TypedDict, total=False):
+    before: float
+    after: float
+    change: float
+    interval: tuple[float, float]
+
+
+class _Candidate(TypedDict):
+    heads: int
+    gain: float
+    certain: float | None
+    rise: float
+    harm: float | None
+
+
+class _Selected(TypedDict):
+    chosen: _Candidate | None
+    candidates: list[_Candidate]
+
+
+class _Settings(TypedDict):
+    texts: dict[str, int]
+    test_texts: dict[str, int]
+    tasks: list[str]
+    lengths: list[int]
+
+
+class _Notes(TypedDict, total=False):
+    """The notes that summaries and reports read."""
+
+    family: str
+    tolerance: float | None
+    steps: int
+    learning_rate: float
+    shrink: float
+    seed: int
+    settings: _Settings
+    select: _Selected
+    test: dict[str, _Loss]
 
 
 @dataclass(frozen=True)
@@ -102,6 +146,11 @@ class Calibration(Saved):
         if wrong := [index for index in indices if not 0 <= index < len(self.head_counts)]:
             last = len(self.head_counts) - 1
             raise ValueError(f"layers: expected indices from 0 to {last}, got {wrong}")
+        if wrong := [count for count in self.head_counts if count and not 0 < count <= _HEADS]:
+            raise ValueError(f"head_counts: expected numbers from 1 to {_HEADS:,}, got {wrong}")
+        for layer in self.layers:
+            if count := self.head_counts[layer.index]:
+                Rule.make(layer.policy, count=count, gain=layer.gain)  # checks the sizes
 
     @staticmethod
     def of(
@@ -209,11 +258,9 @@ class Calibration(Saved):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Calibration:
-        layers = []
-        for layer in data["layers"]:
-            policy = None if layer["policy"] is None else Policy.from_dict(layer["policy"])
-            layers.append(LayerCalibration(layer["index"], policy, layer["gain"]))
-        return cls(**{**data, "layers": tuple(layers)})
+        made: Calibration = typed_fields(data, cls)
+        typed(made.notes, _Notes, "notes")
+        return made
 
 
 def _change(before: float, after: float, figures: Mapping[str, Any] | None) -> str:

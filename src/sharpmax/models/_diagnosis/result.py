@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sharpmax._extras import require
-from sharpmax.models._diagnosis.heads import FIGURES, VERDICTS, Distribution, Head, HeadRecord
+from sharpmax._files import typed_fields
+from sharpmax.models._diagnosis.heads import VERDICTS, Head, HeadRecord
 from sharpmax.models._saved import Saved
 
 _COLUMNS = {
@@ -219,10 +220,13 @@ class Diagnosis(Saved):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
-        plain = {name: tuple(data[name]) for name in ("lengths", "tokens", "notes")}
-        records = tuple(_record(**entry) for entry in data["records"])
-        heads = tuple(Head(**entry) for entry in data["heads"])
-        return cls(**{**data, **plain, "records": records, "heads": heads})
+        made: Diagnosis = typed_fields(data, cls)
+        if not made.heads or len(made.tokens) != len(made.lengths) or min(made.lengths) < 1:
+            raise ValueError("expected some heads, positive lengths and as many numbers of tokens")
+        for head in made.heads:
+            for length in made.lengths:
+                made.record(head, length)
+        return made
 
     @cached_property
     def _by_place(self) -> dict[tuple[int, int, int], HeadRecord]:
@@ -255,10 +259,3 @@ def _badness(head: Head) -> tuple[int, float, int, int]:
 
 def _cell(value: float | None, layout: str) -> str:
     return "-" if value is None else format(value, layout)
-
-
-def _record(**entry: Any) -> HeadRecord:
-    for name in FIGURES:
-        if entry[name] is not None:
-            entry[name] = Distribution(*entry[name])
-    return HeadRecord(**entry)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sharpmax._files import SettingsChangedError, machine, versions
+from sharpmax._files import SettingsChangedError, machine, typed_fields, versions
 from sharpmax._resampling import clustered_interval
 from sharpmax._settings import TASKS, WORDINGS, EvaluationSettings, Task, Wording
 from sharpmax.models._calibration.result import Calibration
@@ -42,6 +42,15 @@ class CellResult:
     values: tuple[float, ...]
     log_probabilities: tuple[float, ...]
     contexts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.values)
+        if (
+            not count
+            or len(self.contexts) != count
+            or len(self.log_probabilities) not in (0, count)
+        ):
+            raise ValueError("values: expected some, and as many contexts and log-probabilities")
 
     @property
     def cell(self) -> Cell:
@@ -175,17 +184,12 @@ class Evaluation(Saved):
         Raises:
             KeyError, TypeError, ValueError: The data do not fit.
         """
-        results = []
-        for entry in data["results"]:
-            values: Any = (entry[name] for name in CellResult.__dataclass_fields__)
-            values = [tuple(each) if isinstance(each, list) else each for each in values]
-            results.append(CellResult(*values))
+        names = CellResult.__dataclass_fields__
+        results = [{name: entry[name] for name in names} for entry in data["results"]]
         # Files of earlier versions have no calibrations.
-        given = data.get("calibrations", {}).items()
-        calibrations = {name: Calibration.from_dict(each) for name, each in given}
-        settings = EvaluationSettings(**data["settings"])
-        kept = {name: data[name] for name in ("command", "arms", "versions", "machine")}
-        return cls(settings, results=results, calibrations=calibrations, **kept)
+        data = {"calibrations": {}, **data, "results": results}
+        made: Evaluation = typed_fields(data, cls)
+        return made
 
 
 def _shown(result: CellResult | None) -> str:

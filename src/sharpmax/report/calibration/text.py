@@ -220,7 +220,11 @@ def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> di
         "Windows of text": f"up to {settings.windows:,} per cell, without overlap",
         "Test lengths": f"{listed(f'{length:,}' for length in lengths)} tokens",
         "Test texts": "; ".join(f"{name}, {n:,} characters" for name, n in settings.texts.items()),
-        "Machine": "{processor}, {system}, {architecture}".format(**evaluation.machine),
+        "Machine": ", ".join(
+            str(evaluation.machine[each])
+            for each in ("processor", "system", "architecture")
+            if each in evaluation.machine
+        ),
         "Versions": ", ".join(f"{name} {value}" for name, value in evaluation.versions.items()),
     }
     return {name: value for name, value in found.items() if value}
@@ -228,7 +232,7 @@ def facts(evaluation: Evaluation, calibrations: Mapping[str, Calibration]) -> di
 
 def _fit_facts(calibration: Calibration) -> str:
     notes, sizes = calibration.notes, calibration.split_sizes
-    if "settings" not in notes or "test" not in notes:
+    if not {"settings", "test", "steps", "learning_rate", "shrink", "seed"} <= notes.keys():
         return ""
     items = "windows" if calibration.objective == "nats per token" else "questions"
     test = notes["test"]["objective"]
