@@ -58,8 +58,8 @@ figures: $(READY) ## Draw the figures of the documents from the results of the e
 test: lint types ## Set up and run the whole gate: lint, format, types, doctests, tests.
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile $(PYTEST_OPTIONS)
 
-fuzz: $(READY) ## Compare attention with an oracle on CASES random problems of each kind.
-	PYTHONPATH=tests $(BIN)/python -m campaign --cases $(CASES) --seed $(SEED)
+fuzz: $(READY) ## Compare attention with an oracle on CASES random problems; resumes an earlier run of SEED.
+	$(BIN)/python -m experiments.reliability run --cases $(CASES) --seed $(SEED) --output build/reliability/$(SEED) --resume
 
 lint: $(READY) ## Check style and format.
 	$(BIN)/ruff check .

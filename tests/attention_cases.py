@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 import sharpmax
+from sharpmax._attention.api import IMPLEMENTATIONS
 from sharpmax.policies import (
     Constant,
     EntropyTarget,
@@ -36,6 +39,25 @@ POLICIES = [
     Monotone((0.5, 1.0, 2.0), (1.0, 1.5, 4.0)),
 ]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+every_impl = pytest.mark.parametrize("impl", list(IMPLEMENTATIONS))
+"""Every implementation, those to come included."""
+
+
+def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
+    """As `sharpmax.attention`; where an implementation refuses an argument, by the reference.
+
+    A refusal names the implementation and an argument that was given.
+    """
+    try:
+        return sharpmax.attention(*args, impl=impl, **kwargs)
+    except NotImplementedError as refusal:
+        name, argument = str(refusal).split(": ")[:2]
+        assert name == f"impl={impl!r}"
+        given = inspect.signature(sharpmax.attention).bind(*args, **kwargs).arguments
+        assert given.get(argument) is not None, refusal
+        assert impl != "reference"
+        return sharpmax.attention(*args, impl="reference", **kwargs)
 
 
 @dataclass(repr=False)

@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import sharpmax
-from attention_cases import POLICIES
+from attention_cases import POLICIES, attend, every_impl
 from sharpmax.policies import Exponential, Identity, LogLength, Policy
 
-every_impl = pytest.mark.parametrize("impl", ["reference", "composed", "cpu"])
 every_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
 
 
@@ -18,15 +17,6 @@ def made(*shape: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.
     generator = torch.Generator().manual_seed(seed)
     query, key, value = torch.randn(3, *shape, generator=generator).unbind()
     return 2 * query, key, value
-
-
-def attend(impl: str, *args, **kwargs) -> torch.Tensor:
-    """As `sharpmax.attention`, but by the nearest that can where `composed` refuses."""
-    try:
-        return sharpmax.attention(*args, impl=impl, **kwargs)
-    except NotImplementedError:
-        assert impl == "composed"
-        return sharpmax.attention(*args, impl="reference", **kwargs)
 
 
 @every_impl
@@ -71,14 +61,14 @@ def test_causal_alignment(impl: str, queries: int, keys: int) -> None:
 @every_policy
 def test_decoding_step_by_step_gives_the_rows_of_the_whole(impl: str, policy: Policy) -> None:
     query, key, value = made(2, 4, 40, 16)
-    whole = attend(impl, query, key, value, policy=policy, is_causal=True)
+    whole = attend(query, key, value, policy=policy, is_causal=True, impl=impl)
     for length in range(1, 41):
         step = attend(
-            impl,
             query[:, :, length - 1 : length],
             key[:, :, :length],
             value[:, :, :length],
             policy=policy,
+            impl=impl,
         )
         # 1e-3 for the policy that solves an equation, to 1e-4 nats, in another order of summation
         torch.testing.assert_close(step, whole[:, :, length - 1 : length], atol=1e-3, rtol=1e-3)
@@ -89,8 +79,8 @@ def test_decoding_step_by_step_gives_the_rows_of_the_whole(impl: str, policy: Po
 def test_order_of_the_keys_does_not_matter(impl: str, policy: Policy) -> None:
     query, key, value = made(1, 2, 50, 16)
     order = torch.randperm(50, generator=torch.Generator().manual_seed(1))
-    straight = attend(impl, query, key, value, policy=policy)
-    permuted = attend(impl, query, key[:, :, order], value[:, :, order], policy=policy)
+    straight = attend(query, key, value, policy=policy, impl=impl)
+    permuted = attend(query, key[:, :, order], value[:, :, order], policy=policy, impl=impl)
     torch.testing.assert_close(permuted, straight, atol=1e-3, rtol=1e-3)
 
 
@@ -102,14 +92,14 @@ def test_a_padded_batch_gives_the_unpadded_rows(impl: str, policy: Policy) -> No
     visible = torch.arange(30) < torch.tensor(lengths)[:, None]
     # What lies in the padding must not matter, however large it is.
     key = torch.where(visible[:, None, :, None], key, 50.0)
-    padded = attend(impl, query, key, value, policy=policy, attn_mask=visible[:, None, None])
+    padded = attend(query, key, value, policy=policy, attn_mask=visible[:, None, None], impl=impl)
     for k, length in enumerate(lengths):
         alone = attend(
-            impl,
             query[k : k + 1],
             key[k : k + 1, :, :length],
             value[k : k + 1, :, :length],
             policy=policy,
+            impl=impl,
         )
         torch.testing.assert_close(padded[k : k + 1], alone, atol=1e-3, rtol=1e-3)
 
@@ -121,7 +111,7 @@ def test_rows_that_see_nothing_are_zeros(impl: str, policy: Policy) -> None:
     mask = torch.ones(30, 30, dtype=torch.bool)
     mask[[0, 7, 29]] = False
     query.requires_grad_()
-    output = attend(impl, query, key, value, policy=policy, attn_mask=mask)
+    output = attend(query, key, value, policy=policy, attn_mask=mask, impl=impl)
     assert (output[:, :, [0, 7, 29]] == 0).all()
     assert torch.isfinite(output).all()
     output.square().sum().backward()

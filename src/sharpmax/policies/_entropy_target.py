@@ -54,7 +54,7 @@ class EntropyTarget(Policy):
         limit = xp.asarray(self.limit, like=entropy)
 
         # In t = log(beta). Every other step halves the bracket, so that it closes whatever the
-        # shape of the curve. The steps between are Newton's, which converge quickly.
+        # shape of the curve. The steps between are Newton's, which converge quickly: the last is.
         lower = 0.0 * entropy + 0.0 * target
         upper = xp.log(limit) + lower
         position = xp.clip(entropy - target, lower, upper)
@@ -63,7 +63,7 @@ class EntropyTarget(Policy):
             excess, slope = _excess_and_slope(xp.stop_gradient(beta), tempered, target)
             lower = xp.where(excess > 0, position, lower)
             upper = xp.where(excess > 0, upper, position)
-            if step % 2:
+            if step % 2 == 0:
                 position = 0.5 * (lower + upper)
             else:
                 newton = position + excess / (slope * beta)

@@ -297,8 +297,10 @@ inline void first_pass(
         }
         if (score_block<T, vectors>(problem, panel, batch, keys.from(from - start), from, count, mask, tile))
           gather_statistics<T, vectors>(panel, tile, count, peaks);
-        else if (keep)
+        else if (keep) {
           std::fill(peaks, peaks + kGroups * panel.stride(), -kInfinity<T>);
+          std::fill(tile, tile + count * panel.stride(), -kInfinity<T>); // mend_row reads them
+        }
       });
     }
   }

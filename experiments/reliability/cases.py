@@ -12,11 +12,29 @@ from torch import Tensor
 
 from sharpmax import policies
 
-Kind = Literal["forward", "statistics", "gradient"]
-KINDS: tuple[Kind, ...] = ("forward", "statistics", "gradient")
+__all__ = ["KINDS", "PERIOD", "Case", "Kind", "library_policy", "make_case"]
+
+Kind = Literal["forward", "statistics", "gradient", "odd", "compiled"]
+
+SHARES: dict[Kind, int] = {
+    "forward": 340,
+    "statistics": 100,
+    "gradient": 40,
+    "odd": 19,
+    "compiled": 1,
+}
+"""How many of 500 cases are of each kind."""
+
+KINDS = tuple(SHARES)
+PERIOD = sum(SHARES.values())
+_PATTERN = [kind for kind, share in SHARES.items() for _ in range(share)]
+random.Random(0).shuffle(_PATTERN)
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MAGNITUDES = ("ordinary", "grid", "sharp", "tiny", "huge", "infinite", "nan")
+
+_LOGITS = 12_000
+"""Few cases have more logits than this, so that many cases are tried in little time."""
 
 
 @dataclass
@@ -25,14 +43,18 @@ class Case:
 
     Attributes:
         kind: what is compared.
+        seed: of the campaign.
         index: its number; with the seed it makes the case again.
-        query, key, value: the tensors, in the layout that is passed on.
+        query: as it is passed on, in any layout.
+        key: likewise.
+        value: likewise.
         policy: name and parameters, as the oracle takes them.
         options: of the call, with the names of `sharpmax.attention`.
         magnitude: what kind of numbers the logits are.
     """
 
     kind: Kind
+    seed: int
     index: int
     query: Tensor
     key: Tensor
@@ -40,6 +62,11 @@ class Case:
     policy: tuple[str, dict[str, Any]]
     options: dict[str, Any] = field(default_factory=dict)
     magnitude: str = "ordinary"
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype."""
+        return str(self.query.dtype).removeprefix("torch.")
 
     def describe(self) -> dict[str, Any]:
         """Describe the case in plain data, for a report of what failed."""
@@ -50,42 +77,56 @@ class Case:
         shapes = [tuple(tensor.shape) for tensor in (self.query, self.key, self.value)]
         return {
             "kind": self.kind,
+            "seed": self.seed,
             "index": self.index,
-            "shapes": shapes,
-            "dtype": str(self.query.dtype),
+            "shapes": str(shapes),
+            "dtype": self.dtype,
             "policy": repr(self.policy),
-            "options": {name: str(value) for name, value in shown.items()},
+            "options": {name: str(value) for name, value in shown.items() if value is not None},
             "magnitude": self.magnitude,
         }
 
 
-def make_case(kind: Kind, seed: int, index: int) -> Case:
-    """Make case number `index` of a campaign; the same for the same arguments."""
+@dataclass
+class _Sizes:
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+
+
+def make_case(seed: int, index: int) -> Case:
+    """Make case number `index` of a campaign; the same for the same arguments.
+
+    Example:
+        >>> make_case(17, 3).query.equal(make_case(17, 3).query)
+        True
+    """
+    kind = _PATTERN[index % PERIOD]
     draw = random.Random(f"{kind}-{seed}-{index}")
     generator = torch.Generator().manual_seed(draw.getrandbits(48))
     gradient = kind == "gradient"
-    dtype = draw.choice(_DTYPES[:2] if gradient else _DTYPES)
-    batch, key_heads = draw.choice((1, 1, 2, 3)), draw.choice((1, 1, 2, 3))
-    group = draw.choice((1, 1, 2, 3, 4))
-    heads = key_heads * group
-    queries = draw.choice((1, 1, 2, 3, 5, 9, 17, 26, 49))
-    keys = draw.choice((0, 1, 2, 4, 7, 16, 33, 64, 65, 130, 257, 600))
-    if gradient:
-        queries, keys = min(queries, 17), min(keys, 130)
-    width, value_width = draw.choice((1, 2, 5, 8, 24, 33, 64, 96)), draw.choice((1, 3, 8, 17, 40))
+    dtype = draw.choices(_DTYPES, (4, 4, 1, 1) if gradient else (1, 1, 1, 1))[0]
+    sizes = _sizes(draw, gradient)
+    heads = sizes.heads
     magnitude = draw.choices(_MAGNITUDES, (8, 4, 3, 1, 1, 2, 1))[0]
     if gradient:
         magnitude = draw.choice(("ordinary", "ordinary", "sharp"))
     if dtype not in (torch.float32, torch.float64) and magnitude in ("tiny", "huge"):
         magnitude = "ordinary"
 
-    query = _numbers(draw, generator, (batch, heads, queries, width), magnitude, dtype)
-    key = _numbers(draw, generator, (batch, key_heads, keys, width), magnitude, dtype)
-    value = torch.randn((batch, key_heads, keys, value_width), generator=generator).to(dtype)
+    shape = (sizes.batch, heads, sizes.queries, sizes.width)
+    query = _numbers(draw, generator, shape, magnitude, dtype)
+    shape = (sizes.batch, sizes.key_heads, sizes.keys, sizes.width)
+    key = _numbers(draw, generator, shape, magnitude, dtype)
+    value = torch.randn((*shape[:3], sizes.value_width), generator=generator).to(dtype)
     if magnitude in ("infinite", "nan"):
         _plant(draw, query, key, magnitude)
 
-    options: dict[str, Any] = {"enable_gqa": group > 1 or draw.random() < 0.5}
+    options: dict[str, Any] = {"enable_gqa": heads != sizes.key_heads or draw.random() < 0.5}
     options["is_causal"] = draw.random() < 0.4
     options["alignment"] = draw.choice(("upper_left", "lower_right"))
     options["window"] = draw.choice((None, None, None, 1, 2, 7, 64, 10_000))
@@ -93,15 +134,18 @@ def make_case(kind: Kind, seed: int, index: int) -> Case:
     options["scale"] = draw.choice((None, 0.25, 1.0))
     if magnitude in ("grid", "tiny", "huge"):
         options["scale"] = draw.choice((0.25, 1.0))
-    mask = _mask(draw, generator, (batch, heads, queries, keys), dtype, magnitude)
+    whole = (sizes.batch, heads, sizes.queries, sizes.keys)
+    mask = _mask(draw, generator, whole, dtype, magnitude)
     if mask is not None:
         options["attn_mask"] = mask
     if draw.random() < 0.3:
         numbers = torch.float64 if dtype == torch.float64 else torch.float32
         options["sink"] = torch.randn(heads, generator=generator).to(numbers)
-        if magnitude == "infinite" and draw.random() < 0.2:
+        if heads and magnitude == "infinite" and draw.random() < 0.2:
             options["sink"][draw.randrange(heads)] = draw.choice((math.inf, -math.inf))
         options["sink_role"] = draw.choice(("key", "apart"))
+    if draw.random() < 0.15:
+        _spoil_values(draw, value, everywhere=not gradient, options=options)
     policy = _policy(draw, generator, heads, exact=magnitude in ("grid", "infinite"))
     if policy[0] == "hard":
         options["sink_role"] = "key"
@@ -111,12 +155,61 @@ def make_case(kind: Kind, seed: int, index: int) -> Case:
         options["detach_temperature"] = draw.random() < 0.3
     return Case(
         kind,
+        seed,
         index,
         *(_laid_out(draw, tensor) for tensor in (query, key, value)),
         policy=policy,
         options=options,
         magnitude=magnitude,
     )
+
+
+def _sizes(draw: random.Random, gradient: bool) -> _Sizes:
+    """Sizes around those of blocks, panels and chunks, none in a few cases."""
+    batch, key_heads = draw.choice((1, 1, 2, 3)), draw.choice((1, 1, 2, 3))
+    group = draw.choice((1, 1, 2, 3, 4, 8))
+    queries = draw.choice((1, 1, 2, 3, 5, 9, 17, 26, 49, 100))
+    keys = draw.choice((0, 1, 2, 4, 7, 16, 33, 64, 65, 130, 257, 513, 1100))
+    most = 30 * _LOGITS if draw.random() < 0.01 else _LOGITS
+    if gradient:
+        keys, most = min(keys, 257), _LOGITS // 2
+    while batch * key_heads * group * queries * keys > most:
+        match max((batch, "batch"), (key_heads, "heads"), (group, "group"), (queries, "queries")):
+            case number, "batch":
+                batch = number // 2
+            case number, "heads":
+                key_heads = number // 2
+            case number, "group":
+                group = number // 2
+            case number, _:
+                queries = number // 2
+    width, value_width = draw.choice((1, 2, 5, 8, 24, 33, 64, 96)), draw.choice((1, 3, 8, 17, 40))
+    sizes = _Sizes(batch, key_heads * group, key_heads, queries, keys, width, value_width)
+    if draw.random() < 0.03:
+        match draw.choice(("batch", "heads", "queries", "keys", "width", "value_width")):
+            case "heads":
+                sizes.heads = sizes.key_heads = 0
+            case name:
+                setattr(sizes, name, 0)
+    return sizes
+
+
+def _spoil_values(
+    draw: random.Random, value: Tensor, *, everywhere: bool, options: dict[str, Any]
+) -> None:
+    """Put NaN or infinities into values: of hidden keys, and perhaps of visible ones."""
+    keys = value.shape[2]
+    mask = options.get("attn_mask")
+    if not value.numel():
+        return
+    if mask is not None:
+        hidden = mask <= 0.5 * torch.finfo(mask.dtype).min if mask.is_floating_point() else ~mask
+        nowhere = hidden.reshape(-1, keys).all(0)
+        for place in nowhere.nonzero()[:, 0].tolist():
+            value[:, :, place] = draw.choice((math.nan, math.inf, -math.inf))
+    if everywhere:
+        place = tuple(draw.randrange(size) for size in value.shape)
+        value[place] = draw.choice((math.nan, math.inf, -math.inf))
 
 
 def library_policy(policy: tuple[str, dict[str, Any]]) -> policies.Policy:
@@ -154,7 +247,7 @@ def _numbers(
         numbers = torch.zeros(shape, dtype=torch.float64)
         size = 2.0 ** draw.choice((-74, -64, -40)) if magnitude == "tiny" else 2.0**62
         steps = torch.randint(-6, 7, shape[:-1], generator=generator) / 4
-        numbers[..., 0] = size * steps
+        numbers[..., :1] = size * steps[..., None]
         return numbers.to(dtype)
     factor = 3.0 if magnitude == "sharp" else 1.0
     return (factor * torch.randn(shape, generator=generator)).to(dtype)

@@ -15,14 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+__all__ = ["Answer", "attention"]
+
 PAPER = (-0.037, 0.481, -2.3, 4.917, -1.791)
-BISECTIONS = 200
 _CURVES = ("knots", "coefficients")
+
+_BISECTIONS = {torch.float64: 60, torch.float32: 30}
+"""They halve a bracket of log beta, at most 14 wide, down to the precision."""
+
+_FAR = 1e4
+"""exp(-_FAR) is zero in every precision."""
+
+_FAINT = 1e-4
+"""A NaN or an infinity among the values makes a row odd if its weight is above this, and does not
+exist if it is hidden. In between, the row is not compared: an implementation may round to zero."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the oracle says about every row.
+    """The right result for every row.
 
     Attributes:
         output: [batch, heads, queries, value width].
@@ -30,8 +41,9 @@ class Answer:
         entropy: of the untempered row, in nats.
         count: the number of visible logits.
         beta: the inverse temperature.
-        margin: how far the row is from a kink of its policy, or from another choice of the maximum
-            under `hard`; below the rounding of a precision, that precision cannot decide the row.
+        margin: how far the row is from a kink of its policy, from another choice of the maximum
+            under `hard`, or from seeing a NaN among the values; below the rounding of a precision,
+            that precision cannot decide the row.
     """
 
     output: Tensor
@@ -78,8 +90,8 @@ def attention(
         weights = weights * row.share_beside(sink.to(dtype)[None, :, None], beta)[..., None]
     if sink is not None and sink_role == "key":
         weights = weights[..., :-1]
-    keys = key.shape[2]
-    output = _mix(weights, visible[..., :keys], value)
+    output, faint = _mix(weights, visible[..., : key.shape[2]], value)
+    margin = torch.where(faint, 0.0, margin)
     return Answer(output, row.maximum, row.entropy, row.count, beta, margin)
 
 
@@ -94,7 +106,7 @@ def _logits(
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     queries, keys = query.shape[2], key.shape[2]
-    scale = query.shape[3] ** -0.5 if scale is None else scale
+    scale = max(query.shape[3], 1) ** -0.5 if scale is None else scale
     logits = scale * (query @ key.mT)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
@@ -152,6 +164,15 @@ class _Row:
         spread = (weight * (self.gap - mean[..., None]) ** 2).sum(-1) / mass
         return mass, mean, spread
 
+    def entropy_at(self, beta: Tensor) -> Tensor:
+        """Entropy at a finite beta of at least 1."""
+        beta = beta[..., None]
+        gap = torch.where(self.weighed, self.gap, -_FAR / beta)
+        weight = (beta * gap).exp()
+        mass = weight.sum(-1)
+        mean = (weight * gap).sum(-1) / torch.where(mass == 0, 1.0, mass)
+        return torch.where(mass == 0, 0.0, mass.log() - beta[..., 0] * mean)
+
     def unnormalised(self, beta: Tensor) -> Tensor:
         hard = torch.isposinf(beta)
         weight = (torch.where(hard, 1.0, beta)[..., None] * self.gap).exp()
@@ -172,16 +193,17 @@ class _Row:
         return torch.where(self.count == 0, 0.0, share)
 
 
-def _mix(weights: Tensor, visible: Tensor, value: Tensor) -> Tensor:
-    """Weighted sum of the values that are visible; a hidden NaN or infinity does not exist."""
+def _mix(weights: Tensor, visible: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted sum of the visible values, and whether a faint weight is on one that is odd."""
     finite = torch.isfinite(value.detach())
     output = weights @ torch.where(finite, value, 0.0)
-    if not bool(finite.all()):
-        odd = torch.where(finite, 0.0, value)[..., None, :, :]
-        seen = visible[..., None] & (~finite)[..., None, :, :]
-        # IEEE's products: a weight of zero on a visible infinity is NaN.
-        output = output + torch.where(seen, weights[..., None] * odd, 0.0).sum(-2)
-    return output
+    if bool(finite.all()):
+        return output, torch.zeros(weights.shape[:-1], dtype=torch.bool)
+    odd = torch.where(finite, 0.0, value)[..., None, :, :]
+    seen = visible[..., None] & (weights != 0)[..., None] & ~finite[..., None, :, :]
+    output = output + torch.where(seen, weights.detach()[..., None] * odd, 0.0).sum(-2)
+    some = visible & ~finite.all(-1)[..., None, :]
+    return output, (some & (weights.detach() < _FAINT)).any(-1)
 
 
 def _inverse_temperature(policy: tuple[str, dict[str, Any]], row: _Row) -> tuple[Tensor, Tensor]:
@@ -246,14 +268,13 @@ def _entropy_target(target: Tensor, limit: Tensor, row: _Row) -> tuple[Tensor, T
     """
     with torch.no_grad():
         low, high = torch.zeros_like(row.entropy), limit.log().expand_as(row.entropy).clone()
-        for _ in range(BISECTIONS):
-            middle = 0.5 * (low + high)
-            mass, mean, _ = row.moments(middle.exp())
-            above = mass.log() - middle.exp() * mean > target
-            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        if bool((row.entropy > target).any()):
+            for _ in range(_BISECTIONS[row.entropy.dtype]):
+                middle = 0.5 * (low + high)
+                above = row.entropy_at(middle.exp()) > target
+                low, high = torch.where(above, middle, low), torch.where(above, high, middle)
         found = (0.5 * (low + high)).exp()
-        mass, mean, _ = row.moments(limit.expand_as(found))
-        at_limit = mass.log() - limit * mean - target
+        at_limit = row.entropy_at(limit.expand_as(found)) - target
     mass, mean, variance = row.moments(found)
     slope = (found * variance).detach()
     excess = mass.log() - found * mean - target

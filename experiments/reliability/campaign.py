@@ -1,0 +1,143 @@
+"""A campaign: cases by number, tallied by kind and implementation. It can be stopped and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from experiments.reliability.cases import Case, make_case
+from experiments.reliability.compare import Outcome, check
+from sharpmax._attention.api import IMPLEMENTATIONS
+from sharpmax._files import check_settings, machine, read_sealed, versions, write_sealed
+
+__all__ = ["Campaign", "Tally"]
+
+KIND = "reliability campaign, format 1"
+
+_OTHERS = 7
+"""Every so many cases go through all implementations, the others through `cpu` alone."""
+
+def _compared(case: Case) -> list[str]:
+    """The implementations that a case goes through; compiling the others takes minutes."""
+    every = case.index % _OTHERS == 0 and case.kind != "compiled"
+    return [name for name in IMPLEMENTATIONS if every or name == "cpu"]
+
+
+@dataclass
+class Tally:
+    """Counts of one kind of case and one implementation.
+
+    Attributes:
+        cases: How many it served.
+        refused: How many it does not serve, and says so.
+        rows: Rows, or gradients, that were compared.
+        undecided: Those that their precision cannot decide.
+    """
+
+    cases: int = 0
+    refused: int = 0
+    rows: int = 0
+    undecided: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """Count the outcome of a case."""
+        if outcome.refused:
+            self.refused += 1
+            return
+        self.cases += 1
+        self.rows += outcome.rows
+        self.undecided += outcome.undecided
+
+
+@dataclass
+class Campaign:
+    """The cases 0 … done - 1 of a seed.
+
+    Attributes:
+        seed: Of the cases.
+        done: How many were tried.
+        tallies: Counts by kind, then by implementation. Cases that are wrong are not in them.
+        worst: The largest error over its tolerance: by kind, implementation, policy and dtype.
+        wrong: The cases that are wrong, by number: reason by implementation, and a description.
+        mended: Cases that were wrong and are not any more, likewise.
+    """
+
+    seed: int
+    done: int = 0
+    tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
+    worst: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
+    wrong: dict[str, dict[str, Any]] = field(default_factory=dict)
+    mended: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def advance(self, until: int) -> Iterator[Case]:
+        """Try the cases up to number `until`, and yield those that are wrong.
+
+        Example:
+            >>> campaign = Campaign(seed=17)
+            >>> list(campaign.advance(2)), campaign.done
+            ([], 2)
+        """
+        while self.done < until:
+            case = make_case(self.seed, self.done)
+            found = self._try(case)
+            self.done += 1
+            if found:
+                yield case
+
+    def retry(self) -> None:
+        """Try the wrong cases again, after something was mended."""
+        for number, before in list(self.wrong.items()):
+            if not self._try(make_case(self.seed, int(number))):
+                self.mended[number] = before
+                del self.wrong[number]
+
+    def _try(self, case: Case) -> bool:
+        """Tally a case, unless it is wrong."""
+        outcomes = check(case, _compared(case))
+        reasons = {name: outcome.reason for name, outcome in outcomes.items() if outcome.wrong}
+        if reasons:
+            self.wrong[str(case.index)] = {"reasons": reasons, **case.describe()}
+            return True
+        for name, outcome in outcomes.items():
+            self.tallies.setdefault(case.kind, {}).setdefault(name, Tally()).add(outcome)
+            if outcome.refused:
+                continue
+            by_policy = self.worst.setdefault(case.kind, {}).setdefault(name, {})
+            by_dtype = by_policy.setdefault(case.policy[0], {})
+            ratio = float(f"{outcome.worst:.3g}")
+            by_dtype[case.dtype] = max(ratio, by_dtype.get(case.dtype, 0.0))
+        return False
+
+    def save(self, path: Path, command: str) -> Path:
+        """Write the campaign with the command and the versions behind it, sealed."""
+        made = {"command": command, "versions": versions(("torch",)), "machine": machine()}
+        return write_sealed(path, KIND, made | asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            DamagedFileError: The file is truncated, was edited, or is another kind of file.
+        """
+        data = read_sealed(path, KIND)
+        data["tallies"] = {
+            kind: {name: Tally(**each) for name, each in found.items()}
+            for kind, found in data["tallies"].items()
+        }
+        return cls(**{each.name: data[each.name] for each in fields(cls)})
+
+    @classmethod
+    def resume(cls, path: Path, seed: int) -> Self:
+        """Read the campaign to continue; a new one if there is no file.
+
+        Raises:
+            SettingsChangedError: The file has another seed.
+        """
+        if not path.exists():
+            return cls(seed)
+        found = cls.load(path)
+        check_settings({"seed": found.seed}, {"seed": seed}, path)
+        return found
