@@ -1,9 +1,10 @@
-"""Run the experiment: `python -m experiments.reliability run|tables|figures`."""
+"""Run the experiment: `python -m experiments.reliability run|tables|figures|mutations`."""
 
 from experiments.common.command import application, main
 from experiments.reliability.figures import figures
+from experiments.reliability.mutations import mutations
 from experiments.reliability.run import run
-from experiments.reliability.tables import tables
+from experiments.reliability.tables import pages, tables
 
 app = application(
     "reliability",
@@ -11,7 +12,9 @@ app = application(
     run,
     tables,
     figures,
+    pages=pages,
 )
+app.command("mutations")(mutations)
 
 if __name__ == "__main__":
     main(app)

@@ -132,7 +132,7 @@ def make_case(seed: int, index: int) -> Case:
     options["window"] = draw.choice((None, None, None, 1, 2, 7, 64, 10_000))
     options["softcap"] = draw.choice((None, None, None, 0.5, 5.0, 30.0))
     options["scale"] = draw.choice((None, 0.25, 1.0))
-    if magnitude in ("grid", "tiny", "huge"):
+    if magnitude in ("grid", "infinite", "tiny", "huge"):
         options["scale"] = draw.choice((0.25, 1.0))
     whole = (sizes.batch, heads, sizes.queries, sizes.keys)
     mask = _mask(draw, generator, whole, dtype, magnitude)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from experiments.reliability.bugs import BUGS
 from experiments.reliability.campaign import Campaign
 from experiments.reliability.cases import KINDS
+from experiments.reliability.mutations import attempts
 from sharpmax.report._page.tables import Table
 
-__all__ = ["kinds_table", "tables", "worst_table"]
+__all__ = ["kinds_table", "mutations_table", "pages", "tables", "worst_table"]
 
 NAMES = {
     "forward": "forward",
@@ -27,7 +29,37 @@ def tables(results: Path) -> dict[str, str]:
     return {
         "reliability-kinds": kinds_table(campaign).to_markdown(100),
         "reliability-worst": worst_table(campaign).to_markdown(100),
+        "reliability-mutations": mutations_table(results).to_markdown(100),
     }
+
+
+def pages(results: Path) -> dict[str, str]:
+    """Make the page that lists every planted bug."""
+    found = attempts(results)
+    rows = []
+    for bug in BUGS:
+        tried = found.get(bug.name, [])
+        first, now = (
+            ("caught" if tried[at]["caught"] else "survived") if tried else "" for at in (0, -1)
+        )
+        by = f"`{tried[-1]['by']}`" if tried and tried[-1]["by"] else ""
+        rows.append([bug.room, bug.name, f"`{bug.file}`", first, now, by])
+    table = Table(["room", "bug", "file", "at first", "now", "first test to fail"], rows, words=6)
+    return {"mutations.md": f"# Planted bugs\n\n{table.to_markdown()}"}
+
+
+def mutations_table(results: Path) -> Table:
+    """Show how many planted bugs the tests caught, at first and now, by room."""
+    found = attempts(results)
+    rows = []
+    for room in dict.fromkeys(bug.room for bug in BUGS):
+        tried = [found[bug.name] for bug in BUGS if bug.room == room and bug.name in found]
+        counts = [len(tried), *(sum(each[at]["caught"] for each in tried) for at in (0, -1))]
+        rows.append([room, *map(str, counts)])
+    total = [str(sum(int(row[column]) for row in rows)) for column in (1, 2, 3)]
+    return Table(
+        ["room", "planted", "caught at first", "caught now"], [*rows, ["**all**", *total]]
+    )
 
 
 def kinds_table(campaign: Campaign) -> Table:

@@ -189,6 +189,33 @@ def test_no_heads(impl: str, enable_gqa: bool) -> None:
     assert sharpmax.attention_statistics(*tensors[:2], **options).entropy().shape == (1, 0, 3)
 
 
+@every_impl
+@few_or_many
+def test_values_without_columns(impl: str, queries: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 1, queries, 8, generator=generator, requires_grad=True)
+    key = torch.randn(1, 1, 70, 8, generator=generator, requires_grad=True)
+    value = torch.zeros(1, 1, 70, 0, requires_grad=True)
+    for policy in (Exponential(1.0), EntropyTarget(0.5)):
+        output = sharpmax.attention(query, key, value, policy=policy, impl=impl)
+        assert output.shape == (1, 1, queries, 0)
+        for gradient in torch.autograd.grad(output.sum(), (query, key)):
+            assert not gradient.any()
+
+
+@every_impl
+@few_or_many
+def test_a_sink_of_minus_infinity_is_none(impl: str, queries: int) -> None:
+    sink, hidden = torch.tensor([-math.inf]), torch.zeros(3, dtype=torch.bool)
+    for logits in ([0.0, 2.0, 1.0], [0.0, math.inf, math.inf]):
+        tensors = problem(logits, queries)
+        for role in ("key", "apart"):
+            output = attend(*tensors, sink=sink, sink_role=role, impl=impl)
+            torch.testing.assert_close(output, attend(*tensors, impl=impl))
+            nothing = attend(*tensors, hidden, sink=sink, sink_role=role, impl=impl)
+            assert torch.equal(nothing, torch.zeros_like(nothing))
+
+
 def test_a_fake_key_beside_a_real_query_does_no_harm() -> None:
     query = torch.randn(1, 2, 3, 4)
     mode = FakeTensorMode(allow_non_fake_inputs=True)

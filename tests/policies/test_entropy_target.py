@@ -38,6 +38,17 @@ def test_reaches_the_target(
     assert oracle.entropy(row.astype(np.float64), float(beta)) == pytest.approx(target, abs=1e-4)
 
 
+def test_in_double_precision_gradients_are_those_of_the_solution() -> None:
+    # They are taken at the beta that the steps find, so an error of that beta is one of theirs.
+    logits = 4.0 * torch.from_numpy(np.random.default_rng(0).normal(size=(2000, 16)))
+    target = torch.full((2000,), 0.8, dtype=torch.float64, requires_grad=True)
+    beta = sharpmax.inverse_temperature(logits, EntropyTarget(target))
+    (gradient,) = torch.autograd.grad(beta.sum(), target)
+    solved = beta.detach() > 1
+    slope = sharpmax.theory.entropy_derivative(logits, beta.detach())
+    torch.testing.assert_close(gradient[solved], 1 / slope[solved], rtol=1e-11, atol=0.0)
+
+
 def test_rows_at_or_below_the_target_are_left_alone(framework: Framework) -> None:
     values = framework.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
     beta = framework.numpy(sharpmax.inverse_temperature(values, EntropyTarget(np.log(3.0) + 1e-3)))

@@ -54,7 +54,8 @@ class EntropyTarget(Policy):
         limit = xp.asarray(self.limit, like=entropy)
 
         # In t = log(beta). Every other step halves the bracket, so that it closes whatever the
-        # shape of the curve. The steps between are Newton's, which converge quickly: the last is.
+        # shape of the curve. The others are Newton's, which converge quickly. So are the last ones:
+        # gradients are those at the last beta, and need it more exactly than beta itself is needed.
         lower = 0.0 * entropy + 0.0 * target
         upper = xp.log(limit) + lower
         position = xp.clip(entropy - target, lower, upper)
@@ -63,12 +64,12 @@ class EntropyTarget(Policy):
             excess, slope = _excess_and_slope(xp.stop_gradient(beta), tempered, target)
             lower = xp.where(excess > 0, position, lower)
             upper = xp.where(excess > 0, upper, position)
-            if step % 2 == 0:
+            if step % 2 == 0 and step < self.STEPS - 4:
                 position = 0.5 * (lower + upper)
             else:
                 newton = position + excess / (slope * beta)
                 position = xp.where(
-                    (newton > lower) & (newton < upper), newton, 0.5 * (lower + upper)
+                    (newton >= lower) & (newton <= upper), newton, 0.5 * (lower + upper)
                 )
         beta = xp.stop_gradient(xp.exp(position))
 

@@ -38,9 +38,10 @@ def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tenso
     elif problem.sink is not None:
         # The keys keep z / (z + exp(sink)), where z = sum exp(beta e).
         sink = problem.sink.to(mass.dtype)[:, None]
-        endless = sink == torch.inf
-        kept = torch.sigmoid(mass - torch.where(endless, 0.0, sink))
-        weights = weights * torch.where(endless, 0.0, kept)[..., None]
+        infinite = torch.isinf(sink)
+        kept = torch.sigmoid(mass - torch.where(infinite, 0.0, sink))
+        kept = torch.where(infinite, (sink < 0).to(kept.dtype), kept)
+        weights = weights * kept[..., None]
         mass = torch.logaddexp(mass, sink)
     return _mixed(problem, weights), mass if log_mass else None
 
