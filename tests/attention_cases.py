@@ -51,13 +51,14 @@ def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
     """
     try:
         return sharpmax.attention(*args, impl=impl, **kwargs)
-    except NotImplementedError as refusal:
-        name, argument = str(refusal).split(": ")[:2]
-        assert name == f"impl={impl!r}"
-        given = inspect.signature(sharpmax.attention).bind(*args, **kwargs).arguments
-        assert given.get(argument) is not None, refusal
-        assert impl != "reference"
-        return sharpmax.attention(*args, impl="reference", **kwargs)
+    except NotImplementedError as error:
+        refusal = str(error)
+    name, argument = refusal.split(": ")[:2]
+    assert name == f"impl={impl!r}"
+    given = inspect.signature(sharpmax.attention).bind(*args, **kwargs).arguments
+    assert given.get(argument) is not None, refusal
+    assert impl != "reference"
+    return sharpmax.attention(*args, impl="reference", **kwargs)
 
 
 @dataclass(repr=False)

@@ -1,4 +1,4 @@
-"""A campaign: cases by number, tallied by kind and implementation. It can be stopped and resumed."""
+"""A campaign: cases by number, tallied by kind and implementation; it can be resumed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ KIND = "reliability campaign, format 1"
 
 _OTHERS = 7
 """Every so many cases go through all implementations, the others through `cpu` alone."""
+
 
 def _compared(case: Case) -> list[str]:
     """The implementations that a case goes through; compiling the others takes minutes."""

@@ -153,15 +153,8 @@ def make_case(seed: int, index: int) -> Case:
         policy = ("identity", {})
     if gradient:
         options["detach_temperature"] = draw.random() < 0.3
-    return Case(
-        kind,
-        seed,
-        index,
-        *(_laid_out(draw, tensor) for tensor in (query, key, value)),
-        policy=policy,
-        options=options,
-        magnitude=magnitude,
-    )
+    query, key, value = (_laid_out(draw, tensor) for tensor in (query, key, value))
+    return Case(kind, seed, index, query, key, value, policy, options, magnitude)
 
 
 def _sizes(draw: random.Random, gradient: bool) -> _Sizes:
@@ -218,7 +211,7 @@ def library_policy(policy: tuple[str, dict[str, Any]]) -> policies.Policy:
     if name == "monotone":
         entropies, betas = zip(*given["knots"], strict=True)
         return policies.Monotone(entropies, betas)
-    kind = {
+    kind: dict[str, type[policies.Policy]] = {
         "identity": policies.Identity,
         "constant": policies.Constant,
         "hard": policies.Hard,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +17,10 @@ from experiments.reliability.odd import call_disguised
 from sharpmax._attention.api import IMPLEMENTATIONS
 
 __all__ = ["Outcome", "check"]
+
+# Options come as dictionaries, and names of implementations as they are registered.
+_attention: Any = sharpmax.attention
+_attention_statistics: Any = sharpmax.attention_statistics
 
 _SLACK = 64
 """Roundings that a row may gather, beside the error of the yardstick."""
@@ -60,7 +64,9 @@ class Outcome:
         self.worst = max(self.worst, largest)
 
 
-def check(case: Case, implementations: Sequence[str] = tuple(IMPLEMENTATIONS)) -> dict[str, Outcome]:
+def check(
+    case: Case, implementations: Sequence[str] = tuple(IMPLEMENTATIONS)
+) -> dict[str, Outcome]:
     """Compare implementations with the oracle on a case.
 
     Args:
@@ -138,11 +144,11 @@ class _Rows:
         case = self.case
         if case.kind == "statistics":
             options = {k: v for k, v in case.options.items() if k != "detach_temperature"}
-            return None, sharpmax.attention_statistics(case.query, case.key, impl=impl, **options)
+            return None, _attention_statistics(case.query, case.key, impl=impl, **options)
         settings: dict[str, Any] = {"policy": library_policy(case.policy), "impl": impl}
         if case.kind == "odd":
             return call_disguised(case, **settings)
-        call: Any = sharpmax.attention
+        call = _attention
         if case.kind == "compiled":
             torch._dynamo.reset()
             call = torch.compile(call, fullgraph=True, backend="aot_eager")
@@ -229,12 +235,12 @@ def _gradients_of(case: Case, impl: str) -> dict[str, Tensor]:
     options = dict(case.options) | {n: leaves[n] for n in ("attn_mask", "sink") if n in leaves}
     name, given = case.policy
     learned = {n: leaves.get(f"policy.{n}", v) for n, v in given.items()}
-    output = sharpmax.attention(
+    output: Tensor = _attention(
         leaves["query"],
         leaves["key"],
         leaves["value"],
         policy=library_policy((name, learned)),
-        impl=impl,  # type: ignore[arg-type]
+        impl=impl,
         **options,
     )
     return _backward(output, leaves, case.query.dtype)
@@ -263,7 +269,7 @@ def _backward(
     names = list(leaves)
     if not output.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    found = torch.autograd.grad(
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
         (output * probe.to(output.dtype)).sum(), [leaves[n] for n in names], allow_unused=True
     )
     return {

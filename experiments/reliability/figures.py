@@ -10,9 +10,7 @@ from sharpmax.report._page import style
 
 __all__ = ["figures"]
 
-_COLORS = dict(
-    zip(DTYPES, (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION), strict=True)
-)
+_COLORS = dict(zip(DTYPES, (style.BLUE, style.GREEN, style.ORANGE, style.VERMILION), strict=True))
 
 
 def figures(results: Path) -> list[Path]:

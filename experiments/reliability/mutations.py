@@ -72,8 +72,8 @@ def mutations(
 ) -> None:
     """Plant every bug that is not caught yet, run its tests, and record what they notice.
 
-    Takes about half an hour on two cores: a bug in the kernels is compiled first. The exit status is
-    1 if a bug survives.
+    Takes about half an hour on two cores: a bug in the kernels is compiled first. The exit status
+    is 1 if a bug survives.
     """
     console, found = Console(), attempts(output)
     chosen = [

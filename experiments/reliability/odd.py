@@ -15,6 +15,7 @@ from experiments.reliability.cases import Case
 
 __all__ = ["call_disguised"]
 
+
 class Marked(torch.Tensor):
     """A tensor that is told apart by its type."""
 
@@ -35,9 +36,8 @@ def call_disguised(case: Case, **settings: Any) -> tuple[Tensor, sharpmax.RowSta
     mode = torch.inference_mode if not grad and draw.random() < 0.3 else torch.no_grad
     context = torch.enable_grad() if grad else mode()
     with context:
-        output, statistics = sharpmax.attention(
-            *tensors.values(), return_statistics=True, **options, **settings
-        )
+        call: Any = sharpmax.attention
+        output, statistics = call(*tensors.values(), return_statistics=True, **options, **settings)
     marked = any(type(tensor) is Marked for tensor in (*tensors.values(), *options.values()))
     if marked and type(output) is not Marked:
         raise TypeError(f"expected the subclass of an argument, got {type(output).__name__}")
@@ -86,9 +86,7 @@ def _retype_numbers(draw: random.Random, _: dict[str, Tensor], options: dict[str
         options["window"] = draw.choice((sys.maxsize, 2**70, np.int64(2**62)))
 
 
-def _require_gradients(
-    draw: random.Random, tensors: dict[str, Tensor], _: dict[str, Any]
-) -> None:
+def _require_gradients(draw: random.Random, tensors: dict[str, Tensor], _: dict[str, Any]) -> None:
     name = draw.choice(list(tensors))
     tensors[name] = tensors[name].detach().clone().requires_grad_()
 
@@ -110,7 +108,7 @@ def _fewer_axes(case: Case, tensors: dict[str, Tensor], options: dict[str, Any])
         tensors[name] = single[0] if case.query.shape[1] == case.key.shape[1] == 1 else single
 
 
-def _more_axes(case: Case, tensors: dict[str, Tensor], options: dict[str, Any]) -> None:
+def _more_axes(_: Case, tensors: dict[str, Tensor], options: dict[str, Any]) -> None:
     """Put an axis before the batch."""
     for name, tensor in tensors.items():
         tensors[name] = tensor[None]
@@ -119,7 +117,7 @@ def _more_axes(case: Case, tensors: dict[str, Tensor], options: dict[str, Any]) 
         options["attn_mask"] = mask[None]
 
 
-def _broadcast_heads(case: Case, tensors: dict[str, Tensor], options: dict[str, Any]) -> None:
+def _broadcast_heads(case: Case, _: dict[str, Tensor], options: dict[str, Any]) -> None:
     """One key head serves all query heads, as in PyTorch, without `enable_gqa`."""
     if case.key.shape[1] == 1:
         options["enable_gqa"] = False

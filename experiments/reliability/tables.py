@@ -57,9 +57,7 @@ def mutations_table(results: Path) -> Table:
         counts = [len(tried), *(sum(each[at]["caught"] for each in tried) for at in (0, -1))]
         rows.append([room, *map(str, counts)])
     total = [str(sum(int(row[column]) for row in rows)) for column in (1, 2, 3)]
-    return Table(
-        ["room", "planted", "caught at first", "caught now"], [*rows, ["**all**", *total]]
-    )
+    return Table(["room", "planted", "caught at first", "caught now"], [*rows, ["**all**", *total]])
 
 
 def kinds_table(campaign: Campaign) -> Table:

@@ -29,7 +29,7 @@ few_or_many = pytest.mark.parametrize("queries", [1, 40], ids=["decode", "panels
 def problem(
     logits: list[float], queries: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Query, key and value with these logits in every row: width 1, so scale 1; values 0, 1, 2, …"""
+    """Query, key and value with these logits in every row (width 1, scale 1); values 0, 1, 2, …"""
     key = torch.tensor(logits, dtype=dtype)[None, None, :, None]
     query = torch.ones(1, 1, queries, 1, dtype=dtype)
     value = torch.arange(len(logits), dtype=dtype)[None, None, :, None]
@@ -159,9 +159,7 @@ def test_a_window_beyond_all_keys_is_none(impl: str, window: int) -> None:
 @pytest.mark.parametrize("scale", [np.float32(0.5), np.float64(0.5), torch.tensor(0.5)])
 def test_numbers_of_any_kind(impl: str, scale: float) -> None:
     tensors = torch.randn(3, 1, 2, 9, 4, generator=torch.Generator().manual_seed(0)).unbind()
-    ours = attend(
-        *tensors, scale=scale, window=np.int64(3), softcap=np.float32(2), impl=impl
-    )
+    ours = attend(*tensors, scale=scale, window=np.int64(3), softcap=np.float32(2), impl=impl)
     theirs = attend(*tensors, scale=0.5, window=3, softcap=2.0, impl=impl)
     assert torch.equal(ours, theirs)
 
