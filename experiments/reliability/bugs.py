@@ -112,8 +112,8 @@ BUGS = (
         "the entropy target ignores how far the sink is",
         "kernels",
         f"{_IMPL}/cpu_target.h",
-        "sums[1] += weight * distance;",
-        "sums[1] += distance;",
+        "for (int k = 0; k < 4; ++k, term *= distance) sums[k] += term;",
+        "for (int k = 0; k < 4; ++k) sums[k] += term;",
         (_CAMPAIGN,),
     ),
     Bug(
