@@ -99,6 +99,7 @@ def run(
         results.check(tables, plan.to_dict())
     else:
         results = Results(path, current_command(context), tables, plan.to_dict())
+        results.save()
     _fill(plan, results, model, load, time.monotonic() + 60 * minutes, Console())
     show(Console(), [report_table(results)], [path, *figures(output)])
 

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 from experiments.common.cells import p_value
 from experiments.tabular.arms import REMEDIES, TRAINED
-from experiments.tabular.data import TableInfo, load_index
+from experiments.tabular.data import TableInfo
 from experiments.tabular.design import Contrast, Design, adjusted, chosen_arm, contrast
 from experiments.tabular.records import Results
 from sharpmax.report._page.tables import Table, signed
 
 __all__ = ["choice_table", "design_of", "pages", "remedy_table", "report_table", "tables"]
 
+FEWEST = 5
+"""Of fewer tables, an interval from resampling says nothing."""
+
 MEASURES = {"auc": "AUC", "calibrated": "log-loss, calibrated", "loss": "log-loss"}
 
 
 def tables(results: Path) -> dict[str, str]:
     """Make the tables of the document from `tabular.json`, as far as they are measured."""
-    path = results / "tabular.json"
-    if not path.exists():
-        return {}
-    measured = Results.load(path)
+    measured = Results.load(results / "tabular.json")
     made = {
         "tabular-choice": choice_table(measured),
         "tabular-report": report_table(measured),
         "tabular-remedies": remedy_table(measured),
     }
-    return {name: table.to_markdown(100) for name, table in made.items() if table.rows}
+    return {
+        name: table.to_markdown(100) if table.rows else "Not measured yet."
+        for name, table in made.items()
+    }
 
 
 def pages(results: Path) -> dict[str, str]:
     """Make the page with the list of all tables, and what each gained."""
-    path = results / "tabular.json"
-    if not path.exists():
-        return {"tables.md": _list(load_index(results)).to_markdown()}
-    measured = Results.load(path)
-    return {"tables.md": _list(measured.tables, measured).to_markdown()}
+    return {"tables.md": _list(Results.load(results / "tabular.json")).to_markdown()}
 
 
 def design_of(results: Results) -> Design:
@@ -126,11 +126,16 @@ def _rows(
 def _cell(found: Contrast | None, digits: int) -> str:
     if found is None:
         return ""
+    count = f"{found.better} of {found.tables}"
+    if found.tables < FEWEST:
+        return f"{signed(found.mean, digits)}, {count}"
     interval = f"[{signed(found.low, digits)}, {signed(found.high, digits)}]"
-    return f"{signed(found.mean, digits)} {interval}, {found.better} of {found.tables}"
+    return f"{signed(found.mean, digits)} {interval}, {count}"
 
 
 def _beta(results: Results, half: str, size: int, arm: str) -> str:
+    if arm == "log-length":
+        return f"{math.log(size) / math.log(TRAINED):.3f}"
     names = {info.name for info in results.tables if info.half == half}
     found = [
         record.beta
@@ -150,13 +155,13 @@ def _caption(results: Results, half: str, size: int) -> str:
     )
 
 
-def _list(infos: list[TableInfo], results: Results | None = None) -> Table:
-    arm = None if results is None else chosen_arm(design_of(results), results)
+def _list(results: Results) -> Table:
+    arm = chosen_arm(design_of(results), results)
     rows = []
-    for info in sorted(infos, key=lambda each: (each.half, each.name)):
+    for info in sorted(results.tables, key=lambda each: (each.half, each.name)):
         row = [info.name, info.target, info.half]
         row += [f"{info.rows:,}", str(info.features), str(info.classes), f"{info.forest:.3f}"]
-        rows.append(row + (_gains(results, info, arm) if results else []))
+        rows.append(row + _gains(results, info, arm))
     header = ["table", "target", "half", "rows", "features", "classes", "forest AUC"]
     more = [
         "rows of the context",
@@ -164,7 +169,7 @@ def _list(infos: list[TableInfo], results: Results | None = None) -> Table:
         f"{arm or 'arm'} minus plain, AUC",
         "calibrated loss",
     ]
-    return Table(header + (more if results else []), rows, words=3)
+    return Table(header + more, rows, words=3)
 
 
 def _gains(results: Results, info: TableInfo, arm: str | None) -> list[str]:

@@ -28,7 +28,7 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
     assert _call("run", "--quick", "--minutes", "0", *folder) == 0
     assert "Stopped; continue with --resume" in capsys.readouterr().out
     path = tmp_path / "tabular.json"
-    assert not path.exists() or not Results.load(path).records
+    assert not Results.load(path).records
 
     assert _call("run", "--quick", "--resume", *folder) == 0
     results = Results.load(path)
@@ -50,7 +50,7 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
     }
     assert beta["exponential-0.125"] > 1.0
     assert beta["matched"] == beta["matched-heads"] == pytest.approx(beta["exponential-0.125"])
-    assert (tmp_path / "gains.png").stat().st_size > 10_000
+    assert (tmp_path / "report.png").stat().st_size > 10_000
     assert "Tables held back, contexts of 1,400 rows. 1 split." in capsys.readouterr().out
 
     # Nothing is left to predict, and a run that is there is not overwritten.
