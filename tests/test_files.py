@@ -81,3 +81,9 @@ def test_a_folder_has_one_run_and_a_killed_run_leaves_it(
     holder.wait()
     with _files.locked(folder), _files.locked(folder):
         assert not list(folder.iterdir())
+
+
+def test_settings_that_the_earlier_run_lacks_are_other_settings(tmp_path: Path) -> None:
+    _files.check_settings({"seed": 1, "more": 2}, {"seed": 1}, tmp_path)
+    with pytest.raises(_files.SettingsChangedError, match="has rows None, not 5"):
+        _files.check_settings({"seed": 1}, {"seed": 1, "rows": 5}, tmp_path)
