@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-Task = Literal["passkey", "key-value", "maximum", "text"]
-TASKS: tuple[Task, ...] = get_args(Task)
+Task = Literal["passkey", "key-value", "maximum", "text", "metric"]
+TASKS: tuple[Task, ...] = get_args(Task)[:-1]
 """What a model can be evaluated on; "text" is the loss per token on ordinary text."""
+
+METRIC: Task = "metric"
+"""The task of an evaluation by a function of the user's own, for which more is better."""
 
 Wording = Literal["usual", "unseen"]
 WORDINGS: tuple[Wording, ...] = get_args(Wording)

@@ -17,6 +17,13 @@ Model = Annotated[
         "'gemma3-270m'."
     ),
 ]
+ModelOrFunction = Annotated[
+    str,
+    Argument(
+        help="As in the other commands; or 'package.module:function', a function without arguments "
+        "that returns any PyTorch module, and its inputs as a function of their length."
+    ),
+]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"] | None,
     Option(help="Data type of the model.", show_default="that of its files"),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +108,35 @@ def load(
         for note in own_temperatures(loaded):
             say(console, f"note: {note}")
     return loaded if dtype is None else loaded.to(getattr(torch, dtype)), tokenizer
+
+
+def is_function(model: str) -> bool:
+    """Tell whether a model is named by the function that makes it."""
+    return re.fullmatch(r"[\w.]+:[\w.]+", model) is not None and not Path(model).exists()
+
+
+def load_function(console: Console, name: str, dtype: str | None) -> tuple[Any, Any]:
+    """Call the function that makes a model and its inputs."""
+    import torch
+
+    module, function = name.split(":")
+    # As `python -m` does: a module of the present folder can be imported.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        make: Any = attrgetter(function)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise RefusedError(f"{name}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    with console.status(f"Calling {name}"):
+        made = make()
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], torch.nn.Module)):
+        raise RefusedError(
+            f"{name}: expected a function that returns a torch.nn.Module and its inputs, got "
+            f"{type(made).__name__}"
+        )
+    model, inputs = made
+    return model if dtype is None else model.to(getattr(torch, dtype)), inputs
 
 
 def report(console: Console, folder: Path, evaluation: Evaluation) -> None:

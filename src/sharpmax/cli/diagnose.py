@@ -11,21 +11,22 @@ from rich.console import Console
 from typer import Option
 
 from sharpmax._files import RefusedError
-from sharpmax.cli._inputs import Dtype, Model, bad_values, numbers, read_texts, refuse
-from sharpmax.cli._models import in_one_line, load, require_models
+from sharpmax.cli._inputs import Dtype, ModelOrFunction, bad_values, numbers, read_texts, refuse
+from sharpmax.cli._models import in_one_line, is_function, load, load_function, require_models
 from sharpmax.cli._progress import Bars, say
 
 if TYPE_CHECKING:
     from sharpmax.models import Diagnosis
 
 _LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+_FUNCTION_LENGTHS = (64, 128, 256, 512)
 _ELEMENTS = (8, 16, 32, 64, 128, 256, 512)
 _TEXT_INPUTS, _PROMPT_INPUTS = 2, 8
 _SHOWN = 10
 
 
 def diagnose(
-    model: Model,
+    model: ModelOrFunction,
     lengths: Annotated[
         str | None,
         Option(
@@ -91,17 +92,23 @@ def diagnose(
     from sharpmax.report.diagnosis.page import draw_diagnosis
 
     console = Console()
-    loaded, tokenizer = load(console, model, dtype)
-    given: Any
-    if prompt is not None:
-        given = _prompts(loaded, tokenizer, asked, inputs or _PROMPT_INPUTS, seed)
-        options: dict[str, Any] = {"unit": "elements", "rows": rows or 1}
+    by_function = is_function(model)
+    if by_function and (texts or prompt or inputs):
+        refuse("--text, --prompt, --inputs", f"expected none of them with {model}")
+    loaded, beside = (load_function if by_function else load)(console, model, dtype)
+    options: dict[str, Any] = {} if rows is None else {"rows": rows}
+    given: Any = beside
+    if by_function:
+        options["lengths"] = asked or (_FUNCTION_LENGTHS if callable(given) else None)
+        source = f"inputs of {model}"
+    elif prompt is not None:
+        given = _prompts(loaded, beside, asked, inputs or _PROMPT_INPUTS, seed)
+        options = {"unit": "elements", "rows": rows or 1}
         source = "prompts for the maximum of numbers below 10,000"
     else:
         source, words = next(iter(named_texts(texts or None).items()))
         source = f"text of {source}" if texts else source
-        given, chosen = _pieces(loaded, tokenizer, words, asked, inputs)
-        options = {"lengths": chosen} if rows is None else {"lengths": chosen, "rows": rows}
+        given, options["lengths"] = _pieces(loaded, beside, words, asked, inputs)
     measured = replace(_measure(console, loaded, given, sink=sink, **options), source=source)
     with console.status("Drawing"):
         report = measured.to_html(output)
@@ -117,7 +124,8 @@ def _measure(console: Console, model: Any, given: Any, **options: Any) -> Diagno
     """Diagnose behind a progress bar."""
     from sharpmax.models import diagnose as measure
 
-    count = len(next(iter(given.values()))) if isinstance(given, dict) else len(given)
+    several = next(iter(given.values())) if isinstance(given, dict) else given
+    count = len(several) if isinstance(several, list) else 1
     with Bars(console, transient=True) as bars, in_one_line():
         bar = bars.add("measuring", count)
         options["on_progress"] = lambda finished, _: bars.step(bar, finished)

@@ -24,6 +24,11 @@ class HuggingFace(Way):
         self._held: list[Hold] = []
         self._attachments: Mapping[int, Attachment] = {}
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        config = self.model.config
+        return getattr(config, "_name_or_path", "") or "", config.model_type
+
     def attach(
         self,
         attachments: Mapping[int, Attachment],

@@ -162,16 +162,6 @@ def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
     )
 
 
-def check_one_rank(model: PreTrainedModel) -> None:
-    """Raise `NotImplementedError` if the heads are distributed over ranks."""
-    size, _ = tensor_parallel(model)
-    if size > 1:
-        raise NotImplementedError(
-            f"model: expected all heads of {type(model).__name__} on one rank, got {size} ranks; "
-            "load it without tensor parallelism"
-        )
-
-
 def _uses_interface(module: nn.Module) -> bool:
     return _INTERFACE.search(_source_of(module)) is not None
 

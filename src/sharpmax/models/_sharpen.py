@@ -96,7 +96,7 @@ def sharpen(
             "has to be called before layers or heads can be chosen"
         )
     if isinstance(policy, Calibration):
-        policy.check(way.model)
+        policy.check(way)
     rules = plan(found, policy, layers, heads)
     name = type(way.model).__name__
     if (

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from sharpmax._files import RefusedError
@@ -40,6 +41,11 @@ class Way(ABC):
     ranks: tuple[int, int] = (1, 0)  # how many share the heads, and which one this is
     complete: bool = True  # whether all layers are known
 
+    @property
+    @abstractmethod
+    def identity(self) -> tuple[str, str]:
+        """The origin of the weights, which may be empty, and the type of the model."""
+
     @abstractmethod
     def attach(
         self,
@@ -62,6 +68,20 @@ class Way(ABC):
     @abstractmethod
     def state(self, layer: Layer) -> tuple[str, str | None]:
         """Return the attention that the model itself uses, and why a layer does not call us."""
+
+    @property
+    def dtype(self) -> str:
+        """The precision of the weights."""
+        found = (each.dtype for each in self.model.parameters() if each.is_floating_point())
+        return str(next(found, torch.float32)).removeprefix("torch.")
+
+    def check_one_rank(self) -> None:
+        """Raise `NotImplementedError` if the heads are distributed over ranks."""
+        if self.ranks[0] > 1:
+            raise NotImplementedError(
+                f"model: expected all heads of {type(self.model).__name__} on one rank, got "
+                f"{self.ranks[0]} ranks; load it without tensor parallelism"
+            )
 
     def settle(self) -> None:  # noqa: B027
         """Take note of layers that compiled code has met, if there are any."""

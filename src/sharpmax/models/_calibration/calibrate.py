@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sharpmax._resampling import clustered_interval
 from sharpmax._settings import CalibrationSettings
 from sharpmax._statistics import RowStatistics
+from sharpmax.models._attachment import statistics_to
 from sharpmax.models._calibration import objectives
 from sharpmax.models._calibration.fit import Term, fit
 from sharpmax.models._calibration.objectives import Objective, Splits, Window
@@ -23,9 +24,10 @@ from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._calibration.select import Selection, losses_of, select
 from sharpmax.models._handle import Sharpened, neutral_rules
-from sharpmax.models._inspect import check_causal_lm, check_items, check_one_rank
+from sharpmax.models._hugging_face import HuggingFace
+from sharpmax.models._inspect import check_causal_lm, check_items
 from sharpmax.models._open import open_model
-from sharpmax.models._sharpen import record
+from sharpmax.models._torch_module.way import TorchModule
 
 _OBJECTIVES: dict[str, tuple[str, Objective, Objective | None]] = {
     "text": ("nats per token", objectives.text_loss, None),
@@ -85,7 +87,8 @@ def calibrate(
 
     Args:
         model: a transformers model, which is unchanged afterwards. It must be a causal language
-            model, unless the objective is a function and `text` is None.
+            model, unless the objective is a function and `text` is None. Then it may be any PyTorch
+            module that `sharpmax.sharpen` can reach.
         data: three splits of items. For "text": windows (see `text_splits`). For "answers" and
             "exact": questions, as in `sharpmax.tasks`. For a function: whatever it accepts.
         objective: "text", the mean loss of the next token; "answers", the negative log-probability
@@ -124,9 +127,14 @@ def calibrate(
     inner, layers = way.model, way.layers
     if text is not None or not callable(objective):
         # Texts and answers are measured token by token.
+        if not isinstance(way, HuggingFace):
+            raise TypeError(
+                "objective, text: expected a function and None for a model that is not of "
+                f"transformers, got {objective!r} and {type(text).__name__}"
+            )
         check_causal_lm(inner, layers)
-    check_one_rank(inner)
     unit, measure, judge = _objective(objective)
+    way.check_one_rank()
     if not isinstance(data, Splits):
         raise TypeError(
             "data: expected Splits(fit=…, select=…, test=…), three disjoint splits, got "
@@ -136,13 +144,17 @@ def calibrate(
     _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
     if not learning_rate > 0:
         raise ValueError(f"learning_rate: expected a number above 0, got {learning_rate}")
-    for name, splits in (("data", data), ("text", text)):
-        check_items(inner, name, chain(*vars(splits).values()) if splits else ())
+    if isinstance(way, HuggingFace):
+        for name, splits in (("data", data), ("text", text)):
+            check_items(inner, name, chain(*vars(splits).values()) if splits else ())
     if text is None and objective != "text" and tolerance != float("inf"):
         raise ValueError(
             "text: expected windows of ordinary text for the guard, got None; to go without a "
             f"guard, pass tolerance=float('inf') instead of {tolerance}"
         )
+
+    if isinstance(way, TorchModule):
+        way.probe(lambda found: measure(found, data.fit[:1]))
 
     def report(name: Any, step: int, steps: int, losses: Sequence[float] = ()) -> None:
         if on_progress is not None:
@@ -188,7 +200,7 @@ def calibrate(
         "select": _selection_notes(selection), "test": figures,
     }  # fmt: skip
     return Calibration.of(
-        inner,
+        way,
         policies,
         gains=gains,
         lengths=sorted({len(item.ids) for item in data.fit if hasattr(item, "ids")}),
@@ -228,7 +240,8 @@ class _Entropies(defaultdict[int, list[Tensor]]):
 def references(sharpened: Sharpened, term: Term) -> dict[int, Tensor]:
     """Measure the entropy of each head in the original model, on up to eight groups of a term."""
     entropies = _Entropies(list)
-    with sharpened.disabled(), record(sharpened.model, entropies), torch.no_grad():
+    recording = partial(Sharpened, sharpened._way, observe=statistics_to(entropies))
+    with sharpened.disabled(), recording(), torch.no_grad():
         for items in term.groups()[:8]:
             term.objective(sharpened.model, items)
     return {layer: torch.stack(found).mean(0) for layer, found in entropies.items()}

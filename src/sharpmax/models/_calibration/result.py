@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
-from transformers import PreTrainedModel
+from torch import nn
 
 from sharpmax._files import RefusedError, typed, typed_fields, versions
-from sharpmax.models._inspect import attention_layers
+from sharpmax.models._hugging_face import HuggingFace
+from sharpmax.models._open import open_model
 from sharpmax.models._rule import Rule, changed
 from sharpmax.models._saved import Saved
+from sharpmax.models._way import Way
 from sharpmax.policies import Policy
 
 
@@ -106,6 +108,7 @@ class Calibration(Saved):
         before: objective on the test split without the calibration.
         after: objective on the same data with it.
         split_sizes: number of items per split.
+        names: names of the attention layers, of a model that is not of transformers.
         versions: versions of the software that made it.
         notes: everything else worth keeping, as plain data.
 
@@ -134,11 +137,12 @@ class Calibration(Saved):
     before: float | None = None
     after: float | None = None
     split_sizes: Mapping[str, int] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("head_counts", "layers", "lengths"):
+        for name in ("head_counts", "layers", "lengths", "names"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         indices = [layer.index for layer in self.layers]
         if len(set(indices)) != len(indices):
@@ -154,10 +158,11 @@ class Calibration(Saved):
 
     @staticmethod
     def of(
-        model: PreTrainedModel,
+        model: nn.Module | Way,
         policies: Mapping[int, Policy | None],
         *,
         gains: Mapping[int, Sequence[float]] | None = None,
+        example: Any = None,
         **facts: Any,
     ) -> Calibration:
         """Make a calibration of `model` from policies and gains by the index of the layer.
@@ -166,17 +171,21 @@ class Calibration(Saved):
             model: the model, for its name, type and numbers of heads.
             policies: policy per layer.
             gains: factors of the outputs of heads, per layer.
+            example: arguments of the model, if it is not of transformers, as in `sharpmax.sharpen`.
             **facts: other attributes; versions are filled in.
         """
+        way = model if isinstance(model, Way) else open_model(model, example)
         gains = gains or {}
         layers = tuple(
             LayerCalibration(index, policies.get(index), gains.get(index))  # type: ignore[arg-type]
             for index in sorted({*policies, *gains})
         )
         facts = {"versions": versions(("numpy", "torch", "transformers")), **facts}
-        return Calibration(*_identity(model), layers=layers, **facts)
+        names = () if isinstance(way, HuggingFace) else tuple(each.name for each in way.layers)
+        heads = tuple(layer.heads for layer in way.layers)
+        return Calibration(*way.identity, heads, layers=layers, names=names, **facts)
 
-    def check(self, model: PreTrainedModel) -> None:
+    def check(self, model: nn.Module | Way) -> None:
         """Check that this calibration fits `model`.
 
         Another name gives only a warning, since folders are moved and renamed.
@@ -184,16 +193,22 @@ class Calibration(Saved):
         Raises:
             OtherModelError: says what was expected and what came.
         """
-        name, kind, heads = _identity(model)
-        wrong, has = "", f"{type(model).__name__} has"
+        way = model if isinstance(model, Way) else open_model(model)
+        (name, kind), heads = way.identity, tuple(layer.heads for layer in way.layers)
+        wrong, has = "", f"{type(way.model).__name__} has"
         if kind != self.model_type:
             wrong = f"a model of type {self.model_type!r} ({self.model_name or 'no name'}), "
             wrong += f"got {kind!r} ({name or 'no name'})"
+        elif not way.complete:
+            heads = ()  # its layers are not known yet
         elif len(heads) != len(self.head_counts):
             wrong = f"{len(self.head_counts)} attention layers, {has} {len(heads)}"
         for index, (expected, got) in enumerate(zip(self.head_counts, heads, strict=False)):
             if not wrong and None not in (expected, got) and expected != got:
                 wrong = f"{expected} query heads in layer {index}, {has} {got}"
+        for expects, layer in zip(self.names, way.layers, strict=False):
+            if not wrong and expects != layer.name:
+                wrong = f"{expects!r} as layer {layer.index}, {has} {layer.name!r}"
         if wrong:
             advice = "use the model that it was made for, or calibrate this one"
             raise OtherModelError(f"calibration: expected {wrong}; {advice}")
@@ -234,7 +249,7 @@ class Calibration(Saved):
         return "\n".join(lines)
 
     @classmethod
-    def load(cls, path: str | Path, model: PreTrainedModel | None = None) -> Calibration:
+    def load(cls, path: str | Path, model: nn.Module | None = None) -> Calibration:
         """Read a file that `save` wrote, and check it against a model if one is given.
 
         Raises:
@@ -270,9 +285,3 @@ def _change(before: float, after: float, figures: Mapping[str, Any] | None) -> s
         low, high = figures["interval"]
         change += f", 95% interval {low:+.4f} to {high:+.4f}"
     return f"{before:.4f} → {after:.4f} ({change})"
-
-
-def _identity(model: PreTrainedModel) -> tuple[str, str, tuple[int | None, ...]]:
-    """Return the name, type and numbers of heads of a model."""
-    heads = tuple(layer.heads for layer in attention_layers(model))
-    return getattr(model.config, "_name_or_path", "") or "", model.config.model_type, heads

@@ -1,9 +1,10 @@
-"""Measure how the attention of a Hugging Face model spreads as its inputs grow."""
+"""Measure how the attention of a model spreads as its inputs grow."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from transformers import PreTrainedModel
 from sharpmax._files import versions
 from sharpmax.models import _inspect
 from sharpmax.models._diagnosis.heads import summarise
-from sharpmax.models._diagnosis.inputs import check_count, prepare
+from sharpmax.models._diagnosis.inputs import check_count, prepare, prepare_calls
 from sharpmax.models._diagnosis.meter import LooksAheadError, Meter
 from sharpmax.models._diagnosis.result import Diagnosis
 from sharpmax.models._handle import Sharpened
+from sharpmax.models._hugging_face import HuggingFace
 from sharpmax.models._open import open_model
+from sharpmax.models._torch_module.way import call
 from sharpmax.models._way import CannotSharpenError, evaluation_mode
 
 ROWS = 64  # measured per length
@@ -37,7 +40,7 @@ def diagnose(
     unit: str = "tokens",
     on_progress: Callable[[float, int], None] | None = None,
 ) -> Diagnosis:
-    """Measure every head of a Hugging Face model on prefixes of the same inputs, and judge it.
+    """Measure every head of a model as its inputs grow, and judge it.
 
     At each length n, this measures the last rows of the prefix: the entropy H of the attention
     weights, H / log n, exp(H), the largest weight, the weights of the first token, of a learned
@@ -45,8 +48,9 @@ def diagnose(
     from it. Only visible keys count. The slope of H against log n is 1 for a head that attends to
     all keys equally. `Diagnosis` explains the verdicts.
 
-    In a causal model, one pass per input serves every length, because the rows before position n
-    are the last rows of the prefix of length n; other models take one pass per length. Memory
+    A Hugging Face model reads prefixes of the same inputs. If it is causal, one pass per input
+    serves every length, because the rows before position n are the last rows of the prefix of
+    length n. Any other model reads the inputs that you make for each length, one pass each. Memory
     beyond the pass is a few rows of logits, and 28 bytes per measured row of a head. The model runs
     in evaluation mode, without its language-model head and without padding, and is unchanged
     afterwards, even after an error.
@@ -56,9 +60,13 @@ def diagnose(
 
     Args:
         model: a transformers model, or a module that contains one: a decoder or an encoder that
-            reads tokens. For an encoder-decoder, pass `model.get_encoder()`.
-        texts_or_ids: a text, texts, tokens, or sequences of tokens, of any lengths. If a prefix of
-            an input would be a different task, pass a mapping from sizes to inputs of that size,
+            reads tokens. For an encoder-decoder, pass `model.get_encoder()`. Or any other PyTorch
+            module that `sharpmax.sharpen` can reach.
+        texts_or_ids: for a model that is not of transformers, a function that makes the inputs of a
+            length, or a mapping from lengths to inputs, or to lists of them; inputs are the
+            argument of the model, a tuple or a mapping of its arguments, or a function that calls
+            it. Otherwise a text, texts, tokens, or sequences of tokens, of any lengths. If a prefix
+            of an input would be a different task, pass a mapping from sizes to inputs of that size,
             the same number for each; every input is then one pass, and used whole.
         lengths: numbers of tokens, at least two. Default: the longest that the model and the
             shortest input allow, and its halves down to 64. With a mapping: some or all sizes.
@@ -94,23 +102,30 @@ def diagnose(
     """
     way = open_model(model)
     inner, layers = way.model, way.layers
-    _check_model(inner, [layer.kind for layer in layers])
     check_count("tail", tail, 1)
     check_count("rows", rows, 1)
-    given, chosen = prepare(inner, texts_or_ids, lengths, tokenizer, unit)
-    implementation = str(getattr(inner.config, "_attn_implementation", ""))
-    reachable = [layer for layer in layers if layer.unreachable is None]
+    reads_tokens = isinstance(way, HuggingFace)
+    if reads_tokens:
+        _check_model(inner, [layer.kind for layer in layers])
+        way.check_one_rank()
+        given, chosen = prepare(inner, texts_or_ids, lengths, tokenizer, unit)
+    else:
+        given, chosen = prepare_calls(texts_or_ids, lengths)
+    implementation = way.state(layers[0])[0] if layers else "its own"
     finished, interrupted = 0, False
 
     def report_layer() -> None:
-        share = len(meter.open) / (len(reachable) * len(chosen))
+        reachable = sum(layer.unreachable is None for layer in layers)
+        share = len(meter.open) / (reachable * len(chosen))
         if on_progress is not None and share < 1:
             on_progress(finished + share, len(given))
 
     meter = Meter(rows, tail, sink, report_layer)
     # Kinds may be wrong about causality: the meter notices rows that look ahead.
-    causal = any(layer.kind != "encoder" for layer in reachable)
-    passes = _Passes(inner, meter, causal and not isinstance(texts_or_ids, Mapping))
+    causal = any(layer.kind != "encoder" for layer in layers if layer.unreachable is None)
+    at_once = causal and reads_tokens and not isinstance(texts_or_ids, Mapping)
+    read = _reader(inner) if reads_tokens else partial(call, inner)
+    passes = _Passes(read, meter, tokens=reads_tokens, at_once=at_once)
     with Sharpened(way, observe=meter.observe) as recording, evaluation_mode(inner):
         try:
             for each in given:
@@ -136,18 +151,22 @@ def diagnose(
             unmeasured[layer.name] = layer.unreachable or why
     if not heads:
         raise CannotSharpenError(
-            f"{type(inner).__name__}: expected tokens to reach an attention layer, but they "
-            "reached none; pass the submodel that reads them"
+            f"{type(inner).__name__}: expected inputs to reach an attention layer, but they "
+            "reached none; pass the submodel that reads them. "
+            + "; ".join(f"{name}: {why}" for name, why in unmeasured.items())
         )
     measured = given[: max(finished, 1)]
     return Diagnosis(
-        model_name=getattr(inner.config, "_name_or_path", "") or "",
-        model_type=inner.config.model_type,
-        dtype=str(inner.dtype).removeprefix("torch."),
+        model_name=way.identity[0],
+        model_type=way.identity[1],
+        dtype=way.dtype,
         implementation=implementation,
         lengths=chosen,
         unit=unit,
-        tokens=tuple(float(np.mean([len(each[n]) for each in measured])) for n in chosen),
+        tokens=tuple(
+            float(np.mean([len(each[n]) if reads_tokens else n for each in measured]))
+            for n in chosen
+        ),
         rows=rows,
         tail=tail,
         sink=sink,
@@ -164,15 +183,12 @@ def diagnose(
 class _Passes:
     """Run a model over inputs of several lengths: prefixes in one pass if no row looks ahead."""
 
-    def __init__(self, model: PreTrainedModel, meter: Meter, at_once: bool) -> None:
-        # The language-model head would compute logits over the vocabulary for every token.
-        self._body: Any = model.base_model
-        self._known = inspect.signature(self._body.forward).parameters
-        device = _inspect.embedding(model).device
-        self._device = torch.device("cpu") if device.type == "meta" else device
-        self._meter, self._at_once = meter, at_once
+    def __init__(
+        self, read: Callable[[Any], Any], meter: Meter, *, tokens: bool, at_once: bool
+    ) -> None:
+        self._read, self._meter, self._tokens, self._at_once = read, meter, tokens, at_once
 
-    def run(self, given: Mapping[int, Tensor]) -> None:
+    def run(self, given: Mapping[int, Any]) -> None:
         """Measure one input of every length."""
         try:
             if self._at_once:
@@ -181,8 +197,8 @@ class _Passes:
                 except LooksAheadError:
                     self._at_once = False
                     self._meter.drop()
-            for length, tokens in given.items() if not self._at_once else ():
-                self._pass(tokens, [len(tokens)], length)
+            for length, inputs in given.items() if not self._at_once else ():
+                self._pass(inputs, [len(inputs)] if self._tokens else None, length)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self._meter.kept:
                 # Some of the first input is better than nothing.
@@ -191,14 +207,27 @@ class _Passes:
             raise
         self._meter.keep()
 
-    def _pass(self, tokens: Tensor, prefixes: Sequence[int], size: int | None = None) -> None:
+    def _pass(self, inputs: Any, prefixes: Sequence[int] | None, size: int | None = None) -> None:
         self._meter.begin(prefixes, size)
-        tokens = tokens[None].to(self._device)
+        with torch.no_grad():
+            self._read(inputs)
+
+
+def _reader(model: PreTrainedModel) -> Callable[[Tensor], Any]:
+    """Return a function that reads tokens."""
+    # The language-model head would compute logits over the vocabulary for every token.
+    body: Any = model.base_model
+    known = inspect.signature(body.forward).parameters
+    device = _inspect.embedding(model).device
+    device = torch.device("cpu") if device.type == "meta" else device
+
+    def read(tokens: Tensor) -> Any:
+        tokens = tokens[None].to(device)
         # Every token counts, even one that looks like padding.
         options = {"use_cache": False, "attention_mask": torch.ones_like(tokens)}
-        known = {name: value for name, value in options.items() if name in self._known}
-        with torch.no_grad():
-            self._body(input_ids=tokens, **known)
+        return body(input_ids=tokens, **{n: x for n, x in options.items() if n in known})
+
+    return read
 
 
 def _check_model(model: PreTrainedModel, kinds: Sequence[str]) -> None:
@@ -213,4 +242,3 @@ def _check_model(model: PreTrainedModel, kinds: Sequence[str]) -> None:
             f"model: expected a model that reads input_ids, {name} reads {model.main_input_name}; "
             "pass its submodel for text, if it has one"
         )
-    _inspect.check_one_rank(model)

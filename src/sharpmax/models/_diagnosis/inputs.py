@@ -11,22 +11,23 @@ from transformers import PreTrainedModel
 
 from sharpmax.models._inspect import check_positions, embedding, positions
 
+Rounds = list[dict[int, Any]]
+"""One input per length, as often as there are inputs."""
+
 SHORTEST = 64  # if no lengths are given, the longest is halved down to this
 
 
 def prepare(
     model: PreTrainedModel, given: Any, lengths: Sequence[int] | None, tokenizer: Any, unit: str
-) -> tuple[list[dict[int, Tensor]], tuple[int, ...]]:
+) -> tuple[Rounds, tuple[int, ...]]:
     """Return checked tokens by length, for each input, and the ascending lengths."""
     if isinstance(given, Mapping):
-        sizes = _ordered("lengths" if lengths is not None else "texts_or_ids", lengths or given, 1)
-        if missing := [size for size in sizes if size not in given]:
-            raise ValueError(
-                f"lengths: expected some of {', '.join(map(str, sorted(given)))}, the sizes of the "
-                f"inputs, got {missing[0]}"
-            )
+        sizes = _sizes(given, lengths)
         sequences = {size: _sequences(model, given[size], tokenizer) for size in sizes}
-        return _rounds(model, sequences), sizes
+        found = _rounds(sequences)
+        for size, several in sequences.items():
+            check_positions(model, f"texts_or_ids[{size}]", max(map(len, several)))
+        return found, sizes
     if unit != "tokens":
         raise ValueError(
             f"unit: expected 'tokens' unless inputs are given by size, got {unit!r}; pass a "
@@ -35,6 +36,25 @@ def prepare(
     inputs = _sequences(model, given, tokenizer)
     chosen = _lengths(model, inputs, lengths)
     return [{length: tokens[:length] for length in chosen} for tokens in inputs], chosen
+
+
+def prepare_calls(given: Any, lengths: Sequence[int] | None) -> tuple[Rounds, tuple[int, ...]]:
+    """Return the inputs of a model that does not read tokens by length, and the lengths.
+
+    A function makes the inputs of a length. In a mapping, a list holds several inputs.
+    """
+    if callable(given):
+        if lengths is None:
+            raise ValueError("lengths: expected numbers for which to make inputs, got None")
+        given = {length: given(length) for length in _ordered("lengths", lengths, 1)}
+    elif not isinstance(given, Mapping):
+        raise TypeError(
+            "texts_or_ids: expected a function of a length, or a mapping from lengths to inputs, "
+            f"for a model that is not of transformers, got {type(given).__name__}"
+        )
+    sizes = _sizes(given, lengths)
+    several = {size: given[size] for size in sizes}
+    return _rounds({n: x if isinstance(x, list) else [x] for n, x in several.items()}), sizes
 
 
 def check_count(name: str, value: object, least: int) -> None:
@@ -87,14 +107,23 @@ def _tokens(index: int, given: Any, tokenizer: Any, vocabulary: int) -> Tensor:
     return tokens.long()
 
 
-def _rounds(model: PreTrainedModel, sequences: dict[int, list[Tensor]]) -> list[dict[int, Tensor]]:
+def _sizes(given: Mapping[int, Any], lengths: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the sizes of inputs that are given by size, or those that are asked for."""
+    sizes = _ordered("lengths" if lengths is not None else "texts_or_ids", lengths or given, 1)
+    if missing := [size for size in sizes if size not in given]:
+        raise ValueError(
+            f"lengths: expected some of {', '.join(map(str, sorted(given)))}, the sizes of the "
+            f"inputs, got {missing[0]}"
+        )
+    return sizes
+
+
+def _rounds(sequences: dict[int, list[Any]]) -> Rounds:
     """Return one input per size, as often as there are inputs."""
     counts = {size: len(several) for size, several in sequences.items()}
     if len(set(counts.values())) > 1:
         expected = "expected the same number of inputs for each size"
         raise ValueError(f"texts_or_ids: {expected}, got {counts}")
-    for size, several in sequences.items():
-        check_positions(model, f"texts_or_ids[{size}]", max(map(len, several)))
     return [dict(zip(sequences, row, strict=True)) for row in zip(*sequences.values(), strict=True)]
 
 

@@ -61,26 +61,30 @@ class Meter:
         self.rows, self.tail, self.sink, self._on_layer = rows, tail, sink, on_layer
         self.kept: Slots = {}
         self.open: Slots = {}  # of the current input
-        self._prefixes: tuple[int, ...] = ()
+        self._prefixes: tuple[int, ...] | None = ()
         self._size: int | None = None
 
-    def begin(self, prefixes: Sequence[int], size: int | None = None) -> None:
-        """Expect a pass over tokens; measure prefixes of these lengths, stored under `size`."""
-        self._prefixes, self._size = tuple(prefixes), size
+    def begin(self, prefixes: Sequence[int] | None, size: int | None = None) -> None:
+        """Expect a pass over tokens; measure prefixes of these lengths, stored under `size`.
+
+        None: measure every call whole, over any number of queries and keys.
+        """
+        self._prefixes, self._size = None if prefixes is None else tuple(prefixes), size
 
     def observe(self, layer: int, problem: Problem) -> None:
-        if {problem.query.shape[2], problem.key.shape[2]} != {max(self._prefixes)}:
+        queries, keys = problem.query.shape[2], problem.key.shape[2]
+        if self._prefixes is not None and {queries, keys} != {max(self._prefixes)}:
             # Not over the tokens: patches of an image, for example.
             return
         found: Slots = {}
-        for length in self._prefixes:
+        for length in self._prefixes or (keys,):
             place = (layer, length if self._size is None else self._size)
-            first = length - rows_of(length, self.rows)
+            stop = queries if self._prefixes is None else length
             step = max(LOGITS_AT_ONCE // max(problem.query.shape[1] * length, 1), 1)
             slot = found.setdefault(place, Slot())
-            for start in range(first, length, step):
-                block = _prefix(problem, start, min(start + step, length), length)
-                figures, windowed = measure(block, self.tail, self.sink)
+            for start in range(stop - rows_of(stop, self.rows), stop, step):
+                block = _prefix(problem, start, min(start + step, stop), length)
+                figures, windowed = measure(block, self.tail, self.sink, self._prefixes is None)
                 slot.blocks.append(figures)
                 slot.windowed |= windowed
         # Only now, so that an interrupt leaves a layer at all prefixes of a pass or at none.
@@ -93,8 +97,8 @@ class Meter:
 
     def keep_partial(self) -> None:
         """Keep the first layers of an unfinished pass, or the lengths before its only one."""
-        if len(self._prefixes) == 1:
-            last = self._prefixes[0] if self._size is None else self._size
+        if self._prefixes is None or len(self._prefixes) == 1:
+            last = self._size if self._prefixes is None or self._size else self._prefixes[0]
             self.open = {place: slot for place, slot in self.open.items() if place[1] != last}
         self.keep()
 
@@ -115,8 +119,11 @@ def rows_of(length: int, rows: int) -> int:
     return min(rows, max(length // 2, 1))
 
 
-def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
-    """Return the figures of all rows of a problem, and whether a window hid keys."""
+def measure(problem: Problem, tail: int, sink: bool, padded: bool = False) -> tuple[Values, bool]:
+    """Return the figures of all rows of a problem, and whether a window hid keys.
+
+    If `padded`, keys that no row sees are not hidden by a window, but padding.
+    """
     logits, _, visible = logits_and_visibility(problem)
     if problem.attn_mask is None or problem.attn_mask.stride(1) == 0:
         # Every head sees the same keys: look at them once.
@@ -151,7 +158,10 @@ def measure(problem: Problem, tail: int, sink: bool) -> tuple[Values, bool]:
         tail_mass=mass(last[..., start:], start),
     )
     position = torch.arange(problem.query.shape[2], device=seen.device) + problem.offset
-    windowed = bool((seen.sum(-1) < position + 1).any())
+    known = torch.arange(keys, device=seen.device) <= position[:, None]
+    if padded:
+        known = known & seen.any(-2, keepdim=True)
+    windowed = bool((seen.sum(-1) < known.sum(-1)).any())
     stacked = torch.stack([figure.transpose(0, 1).flatten(1) for figure in figures])
     return stacked.cpu().numpy(), windowed
 

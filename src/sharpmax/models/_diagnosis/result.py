@@ -117,7 +117,9 @@ class Diagnosis(Saved):
         inputs = inputs if self.inputs else "an unfinished input"
         inputs += " (interrupted)" if self.interrupted else ""
         lengths = ", ".join(map(str, self.lengths))
-        if self.unit != "tokens":
+        if self.unit != "tokens" and self.tokens == tuple(map(float, self.lengths)):
+            lengths += f" {self.unit}"
+        elif self.unit != "tokens":
             lengths += f" {self.unit} ({self.tokens[0]:.0f} to {self.tokens[-1]:.0f} tokens)"
         measured, skipped, wrong = self.rows_measured, self.rows_skipped, self.rows_non_finite
         lines = [

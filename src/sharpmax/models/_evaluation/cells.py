@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sharpmax import tasks as drawing
-from sharpmax._settings import LENGTHS, TASKS, WORDINGS, EvaluationSettings, Task, Wording
+from sharpmax._settings import LENGTHS, METRIC, TASKS, WORDINGS, EvaluationSettings, Task, Wording
 from sharpmax.models._calibration.objectives import Window
 from sharpmax.models._inspect import check_items, check_positions, positions
 from sharpmax.tasks import Question, Tokenizer, start_tokens
@@ -28,7 +28,7 @@ class Cell:
     wording: Wording = "usual"
 
     def __post_init__(self) -> None:
-        known = {"tasks": (self.task, TASKS), "wordings": (self.wording, WORDINGS)}
+        known = {"tasks": (self.task, (*TASKS, METRIC)), "wordings": (self.wording, WORDINGS)}
         for name, (value, expected) in known.items():
             if value not in expected:
                 raise ValueError(f"{name}: expected some of {', '.join(expected)}, got {value!r}")

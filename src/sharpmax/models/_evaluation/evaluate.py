@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sharpmax._files import SettingsChangedError, refuse_earlier
-from sharpmax._settings import TASKS, WORDINGS, EvaluationSettings, Task, Wording
+from sharpmax._settings import METRIC, TASKS, WORDINGS, EvaluationSettings, Task, Wording
 from sharpmax._version import __version__
 from sharpmax.models._answers import answer
 from sharpmax.models._calibration.objectives import text_loss
@@ -27,6 +27,7 @@ from sharpmax.models._inspect import (
     check_causal_lm,
     inner_model,
 )
+from sharpmax.models._open import open_model
 from sharpmax.models._sharpen import sharpen
 from sharpmax.models._way import evaluation_mode
 from sharpmax.policies import Policy
@@ -53,14 +54,19 @@ class EvaluationProgress(NamedTuple):
     total: int
 
 
+Metric = Callable[[Any, Sequence[Any]], Any]
+"""A function of a model and some items that returns one number per item; more is better."""
+
 OnProgress = Callable[[EvaluationProgress], None]
 
 
 def evaluate(
     model: nn.Module,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None = None,
     texts: str | Sequence[str] | Mapping[str, str] | None = None,
     *,
+    metric: Metric | None = None,
+    data: Mapping[int, Sequence[Any]] | None = None,
     changes: Policy | Calibration | Mapping[str, Policy | Calibration] | None = None,
     controls: bool | None = None,
     tasks: Sequence[Task] = TASKS,
@@ -77,16 +83,23 @@ def evaluate(
 ) -> Evaluation:
     """Measure the accuracy of a language model on long prompts, and its loss on long text.
 
+    Or measure any model, also one that is not of transformers, by a metric of your own.
+
     Without `changes` only the plain model is evaluated. With a policy or calibrations, every one of
     them answers the same questions, so differences are paired. `Evaluation.verdict` then judges
     whether a calibration helps and whether sharpening is the reason. For that, give one calibration
     of temperatures and one of gains; `sharpmax calibrate` makes both.
 
     Args:
-        model: A causal language model of transformers. It is left unchanged.
-        tokenizer: Its tokenizer.
+        model: A causal language model of transformers; with a metric, any model that
+            `sharpmax.sharpen` can reach. It is left unchanged.
+        tokenizer: Its tokenizer, unless there is a metric.
         texts: Texts that hide the questions, best by name. No calibration should be fitted on them.
             By default the source code of sharpmax.
+        metric: A function of the model and some items that returns one number per item, of which
+            more is better. Tasks, wordings, questions, contexts and windows then do not apply.
+        data: With a metric: items by their length. Items with the same `context`, if they have that
+            attribute, are not independent.
         changes: What to compare with the plain model: a policy for all heads, a calibration, or
             several of these by name.
         controls: Whether to add controls: the paper's rule in all heads, the same beta in all
@@ -137,11 +150,26 @@ def evaluate(
         passkey  plain  0.0%  0.0%
                  sharp  0.0%  0.0%
     """
+    compared = named(changes)
+    arms = arms_of(compared, controls=bool(compared) if controls is None else controls)
+    if metric is not None:
+        if not data:
+            raise ValueError("data: expected items by length with a metric, got none")
+        way, most = open_model(model), max(map(len, data.values()))
+        name = Path(way.identity[0]).name or way.identity[1]
+        settings = EvaluationSettings(name, {}, most, most, 0, seed, way.dtype)
+        evaluation = open_evaluation(path, settings, command, resume=resume)
+        run(
+            evaluation, way.model, None, (), arms,
+            [Cell(METRIC, length) for length in lengths or sorted(data)],
+            metric=metric, data=data, path=path, on_progress=on_progress,
+        )  # fmt: skip
+        return evaluation
+    if tokenizer is None:
+        raise ValueError("tokenizer: expected one unless there is a metric, got None")
     inner = inner_model(model)
     check_causal_lm(inner, attention_layers(inner))
     by_name = named_texts(texts)
-    compared = named(changes)
-    arms = arms_of(compared, controls=bool(compared) if controls is None else controls)
     cells = asking.cells_of(tasks, lengths or asking.default_lengths(inner), wordings)
     asking.check_texts(tokenizer, by_name, max(cell.length for cell in cells))
     asking.check_cells(inner, tokenizer, list(by_name.values()), cells)
@@ -202,12 +230,14 @@ def open_evaluation(
 
 def run(
     evaluation: Evaluation,
-    model: PreTrainedModel,
-    tokenizer: Tokenizer,
+    model: Any,
+    tokenizer: Tokenizer | None,
     texts: Sequence[str],
     arms: Mapping[str, Change],
     cells: Sequence[Cell],
     *,
+    metric: Metric | None = None,
+    data: Mapping[int, Sequence[Any]] | None = None,
     path: str | Path | None = None,
     on_progress: OnProgress | None = None,
 ) -> None:
@@ -225,12 +255,16 @@ def run(
         if not waiting:
             continue
         # All arms get the same items, so that differences are paired.
-        drawn = asking.items(cell, tokenizer, texts, model, evaluation.settings)
+        if data is not None:
+            drawn = list(data[cell.length])
+        else:
+            assert tokenizer is not None
+            drawn = asking.items(cell, tokenizer, texts, model, evaluation.settings)
         for arm in waiting:
             found = evaluation.equal(arm, cell)
             if found is None:
                 on_item = partial(tell, arm, cell, finished)
-                found = _measure(model, arm, arms[arm], cell, drawn, on_item)
+                found = _measure(model, arm, arms[arm], cell, drawn, on_item, metric)
             evaluation.results.append(found)
             finished += 1
             if path is not None:
@@ -238,19 +272,26 @@ def run(
 
 
 def _measure(
-    model: PreTrainedModel,
+    model: Any,
     arm: str,
     change: Change,
     cell: Cell,
     drawn: Sequence[Any],
     on_item: Callable[[int, int], None],
+    metric: Metric | None = None,
 ) -> CellResult:
     """Ask the model all items of a cell."""
     values: list[float] = []
     log_probabilities: list[float] = []
-    changed = nullcontext() if change is None else sharpen(model, change)
+    example = None if metric is None else lambda found: metric(found, drawn[:1])
+    changed = nullcontext() if change is None else sharpen(model, change, example=example)
     with changed, evaluation_mode(model), torch.no_grad():
-        if cell.task == "text":
+        if metric is not None:
+            for item in drawn:
+                (value,) = metric(model, [item])
+                values.append(float(value))
+                on_item(len(values), len(drawn))
+        elif cell.task == "text":
             for window in drawn:
                 values += text_loss(model, [window]).tolist()
                 on_item(len(values), len(drawn))
@@ -260,5 +301,5 @@ def _measure(
             log_probabilities = [each.log_probability for each in answers]
     return CellResult(
         arm, cell.task, cell.length, cell.wording, tuple(values), tuple(log_probabilities),
-        tuple(item.context for item in drawn),
+        tuple(getattr(item, "context", number) for number, item in enumerate(drawn)),
     )  # fmt: skip

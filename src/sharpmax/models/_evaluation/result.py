@@ -12,7 +12,7 @@ import numpy as np
 
 from sharpmax._files import SettingsChangedError, machine, typed_fields, versions
 from sharpmax._resampling import clustered_interval
-from sharpmax._settings import TASKS, WORDINGS, EvaluationSettings, Task, Wording
+from sharpmax._settings import METRIC, TASKS, WORDINGS, EvaluationSettings, Task, Wording
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._evaluation.arms import Change, describe
 from sharpmax.models._evaluation.cells import Cell
@@ -30,8 +30,8 @@ class CellResult:
         length: Length of the cell.
         wording: Wording of the cell.
         values: One value per question, 1 for an exact answer and 0 for any other; for text one
-            value per window, the loss in nats per token.
-        log_probabilities: Log-probability of each answer, in nats; empty for text.
+            value per window, the loss in nats per token; for a metric one value per item.
+        log_probabilities: Log-probability of each answer, in nats; empty for text and metrics.
         contexts: The context of each value.
     """
 
@@ -147,7 +147,7 @@ class Evaluation(Saved):
         lengths = sorted({result.length for result in self.results})
         rows = [["task", "arm", *(f"{length:,}" for length in lengths)]]
         kinds = {(result.task, result.wording) for result in self.results}
-        for task, wording in product(TASKS, WORDINGS):
+        for task, wording in product((*TASKS, METRIC), WORDINGS):
             if (task, wording) in kinds:
                 name = f"{task}, unseen wording" if wording == "unseen" else task
                 for arm in self.arms:
@@ -156,15 +156,16 @@ class Evaluation(Saved):
                     name = ""
         task_width, arm_width, *widths = (max(map(len, each)) for each in zip(*rows, strict=True))
         size = f"{settings.questions} questions in {settings.contexts} contexts"
-        lines = [
-            f"{settings.model} ({settings.dtype}): {size}, or {settings.windows} windows, per cell",
-            "accuracy by length in tokens; for text the loss in nats per token",
-            "",
-        ]
+        size, unit = f"{size}, or {settings.windows} windows", "in tokens; for text the loss"
+        unit = f"accuracy by length {unit} in nats per token"
+        by_metric = any(result.task == METRIC for result in self.results)
+        if by_metric:
+            size, unit = f"{settings.questions} items", "metric by length; more is better"
+        lines = [f"{settings.model} ({settings.dtype}): {size}, per cell", unit, ""]
         for name, arm, *shown in rows:
             right = (value.rjust(width) for value, width in zip(shown, widths, strict=True))
             lines.append("  ".join([name.ljust(task_width), arm.ljust(arm_width), *right]).rstrip())
-        if self.calibrations:
+        if self.calibrations and not by_metric:
             lines += ["", self.verdict().summary()]
         return "\n".join(lines)
 
@@ -195,4 +196,4 @@ class Evaluation(Saved):
 def _shown(result: CellResult | None) -> str:
     if result is None:
         return ""
-    return f"{result.mean:.3f}" if result.task == "text" else f"{result.mean:.1%}"
+    return f"{result.mean:.3f}" if result.task in ("text", METRIC) else f"{result.mean:.1%}"

@@ -48,6 +48,10 @@ class TorchModule(Way):
         self._calls: Calls | None = None
         self._lock = threading.RLock()
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        return "", self._root
+
     def probe(self, inputs: Any) -> None:
         """Find the layers by one call of the model, in evaluation mode and without gradients."""
         self._probing = True
