@@ -215,3 +215,36 @@ def test_figures_are_sealed(model: Path, tmp_path: Path) -> None:
     assert _run(model, "--lengths", "8,16", "--json", "a.json") == 0
     content = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert content["seal"]
+
+
+FUNCTION = """
+import torch
+from torch import nn
+
+def make():
+    layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    return nn.TransformerEncoder(layer, 1), lambda length: torch.randn(1, length, 8)
+
+wrong = make()[1]
+"""
+
+
+def test_a_function_makes_the_model_and_its_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_models.py").write_text(FUNCTION)
+    assert _run("own_models:make", "--lengths", "8,16", "--json", "figures.json") == 0
+    said = capsys.readouterr().out
+    assert "TransformerEncoder (float32, its own): 2 heads, 1 input" in said
+    found = Diagnosis.load("figures.json")
+    assert (found.lengths, found.source) == ((8, 16), "inputs of own_models:make")
+    assert {head.name for head in found.heads} == {"layers.0.self_attn"}
+    assert str(tmp_path) not in sys.path
+    for arguments, message in [
+        (["own_models:missing"], "has no attribute 'missing'"),
+        (["no_such_module:make"], "No module named 'no_such_module'"),
+        (["own_models:torch.nn.Identity"], "expected a function that returns a torch.nn.Module"),
+        (["own_models:make", "--prompt", "maximum"], "expected none of them with own_models:make"),
+    ]:
+        assert _run(*arguments) != 0
+        assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())

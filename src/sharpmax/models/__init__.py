@@ -1,4 +1,4 @@
-"""Hugging Face models: measure how their attention spreads, and keep it sharp."""
+"""Models of others: measure how their attention spreads, and keep it sharp."""
 
 # ruff: noqa: E402
 

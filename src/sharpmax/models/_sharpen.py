@@ -1,4 +1,4 @@
-"""Sharpen the attention of a Hugging Face model, or record its rows without changing it."""
+"""Sharpen the attention of a model, or record its rows without changing it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,17 @@ def sharpen(
     sink_role: SinkRole = "key",
     example: Any = None,
 ) -> Sharpened:
-    """Keep the attention of a Hugging Face model sharp, without changing its weights.
+    """Keep the attention of a model sharp, without changing its weights.
 
-    This works for every attention layer that uses transformers' `AttentionInterface`: decoders,
-    encoders and cross-attention, with grouped queries, sliding windows, soft caps, sinks and
-    position biases. The entropy of a row is that of its final logits (after norms, scale, cap and
+    In a Hugging Face model, this works for every attention layer that uses transformers'
+    `AttentionInterface`: decoders, encoders and cross-attention, with grouped queries, sliding
+    windows, soft caps, sinks and position biases. In any other PyTorch module, it works for every
+    call of `scaled_dot_product_attention`, `nn.MultiheadAttention` and `flex_attention` without a
+    `score_mod` in a forward pass. Such a call is a layer, named "blocks.3.attn" by its module, and
+    "blocks.3.attn#1" if it is the second of that module in a pass; other attention is named in
+    `status()` with the reason why it cannot be reached.
+
+    The entropy of a row is that of its final logits (after norms, scale, cap and
     bias) over visible keys, and beta multiplies these logits. Layers without a policy use PyTorch's
     own attention.
 
@@ -51,7 +57,7 @@ def sharpen(
 
     Args:
         model: a transformers model, or a module that contains one: compiled, parallel, with
-            adapters.
+            adapters; or any other PyTorch module.
         policy: one policy for every layer; a mapping from indices, names or kinds of layers to
             policies (`{"global": Paper(), 0: None}`), in which the last match counts; or a
             `Calibration`. A parameter with one axis has one entry per query head.
@@ -124,7 +130,7 @@ def record(model: nn.Module, recorder: Recorder, *, sink_role: SinkRole = "key")
     Entropy, largest weight and logsumexp follow from the four statistics of a row.
 
     Args:
-        model: a transformers model, or a module that contains one.
+        model: a transformers model, a module that contains one, or any other PyTorch module.
         recorder: every attention layer calls its `record(layer, statistics)` in each pass.
         sink_role: role of a learned sink, as in `sharpmax.sharpen`.
 

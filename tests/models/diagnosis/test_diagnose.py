@@ -177,7 +177,7 @@ def test_an_encoder_takes_a_pass_a_length(monkeypatch: pytest.MonkeyPatch) -> No
     passes: list[tuple[int, ...]] = []
     monkeypatch.setattr(Meter, "begin", lambda _, prefixes, *_size: passes.append(tuple(prefixes)))
     monkeypatch.setattr(Meter, "observe", lambda *_: None)
-    with pytest.raises(CannotSharpenError, match="expected tokens to reach an attention layer"):
+    with pytest.raises(CannotSharpenError, match="expected inputs to reach an attention layer"):
         sharpmax.diagnose(shared("bert"), tokens(), LENGTHS)
     assert passes == [(length,) for length in LENGTHS]
 
@@ -495,7 +495,7 @@ def test_positions_that_begin_behind_padding() -> None:
 
 
 def test_models_that_cannot_be_measured() -> None:
-    with pytest.raises(TypeError, match="model: expected a transformers model"):
+    with pytest.raises(CannotSharpenError, match="Linear: expected a model with attention"):
         sharpmax.diagnose(torch.nn.Linear(2, 2), tokens(), LENGTHS)
     mamba = hf.MambaConfig(vocab_size=48, hidden_size=8, num_hidden_layers=1, state_size=2)
     with pytest.raises(

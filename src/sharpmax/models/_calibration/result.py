@@ -273,7 +273,8 @@ class Calibration(Saved):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Calibration:
-        made: Calibration = typed_fields(data, cls)
+        # Files of earlier versions have no names of layers.
+        made: Calibration = typed_fields({"names": [], **data}, cls)
         typed(made.notes, _Notes, "notes")
         return made
 

@@ -89,16 +89,18 @@ def run(held: Held, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     _LOCAL.here = here
     try:
         if outer is not None:
-            return forward(*args, **kwargs)
-        with Serving():
-            return forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
+        else:
+            with Serving():
+                output = forward(*args, **kwargs)
     finally:
         here.path.pop()
         _LOCAL.here = outer
-        if not torch.compiler.is_compiling():
-            held.calls.settle()
-            if held.calls.watch is not None:
-                held.calls.ran(held)
+    if not torch.compiler.is_compiling():
+        held.calls.settle()
+        if held.calls.watch is not None:
+            held.calls.ran(held)
+    return output
 
 
 class Serving(TorchFunctionMode):
