@@ -396,6 +396,26 @@ def test_gradients_pass_also_under_checkpointing() -> None:
         gradients(twice, tokens())
 
 
+class CheckpointsAFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, reentrant: bool) -> Any:
+        inputs = (self.project(x).unsqueeze(1),) * 3
+        function = nn.functional.scaled_dot_product_attention
+        return checkpoint(function, *inputs, use_reentrant=reentrant)
+
+
+def test_a_checkpointed_function_that_would_be_recomputed_without_us_is_refused() -> None:
+    model = made(CheckpointsAFunction())
+    with sharpmax.sharpen(model, SHARP):
+        with pytest.raises(NotImplementedError, match=r"expected a checkpointed module, got a fun"):
+            model(tokens(), reentrant=True)
+        with pytest.raises(torch.utils.checkpoint.CheckpointError, match="different number"):
+            model(tokens(), reentrant=False).sum().backward()
+
+
 def test_inference_mode_and_autocast() -> None:
     model = made(Stack(Attention()))
     with sharpmax.sharpen(model, SHARP):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction
 
 from sharpmax import _attention
 from sharpmax._attention import Problem
@@ -22,6 +24,7 @@ from sharpmax.models._torch_module.hidden import Watch
 from sharpmax.policies import Identity
 
 _ATEN = torch.ops.aten.scaled_dot_product_attention.default
+_REENTRANT = CheckpointFunction.forward.__code__
 
 
 class Held:
@@ -201,9 +204,9 @@ def _attachment(here: Pass, heads: int, kind: Callable[[], Kind]) -> Attachment:
     held = here.path[-1]
     number = here.counts.get(held.name, 0)
     here.counts[held.name] = number + 1
+    if not torch.compiler.is_compiling():
+        _check_recomputation(held)
     if number < len(held.attachments):
-        if held.repeats and not torch.compiler.is_compiling():
-            _check_recomputation(held)
         return held.attachments[number]
     if torch.compiler.is_compiling():
         held.calls.new.append((held, number, heads, kind()))
@@ -212,7 +215,17 @@ def _attachment(here: Pass, heads: int, kind: Callable[[], Kind]) -> Attachment:
 
 
 def _check_recomputation(held: Held) -> None:
-    """Refuse to recompute one of several runs of a module, if it matters which one it is."""
+    """Refuse checkpoints that would recompute a call without us, or with the rule of another."""
+    frame: Any = None if torch.is_grad_enabled() else sys._getframe(1)
+    while frame is not None and frame.f_code is not run.__code__:
+        if frame.f_code is _REENTRANT:
+            raise NotImplementedError(
+                f"{held.name}: expected a checkpointed module, got a function that calls attention "
+                "itself; checkpoint the module"
+            )
+        frame = frame.f_back
+    if not held.repeats:
+        return
     rules = {(id(each.rule.policy), id(each.rule.gain)) for each in held.attachments}
     if len(rules) > 1 and torch._C._current_graph_task_id() != -1:
         raise NotImplementedError(
