@@ -28,7 +28,7 @@ class OtherModelError(RefusedError):
 _HEADS = 10**6  # in a layer
 
 
-class _Loss(TypedDict, total=False):
+class _Loss(TypedDict):
     before: float
     after: float
     change: float
@@ -153,8 +153,14 @@ class Calibration(Saved):
         if wrong := [count for count in self.head_counts if count and not 0 < count <= _HEADS]:
             raise ValueError(f"head_counts: expected numbers from 1 to {_HEADS:,}, got {wrong}")
         for layer in self.layers:
-            if count := self.head_counts[layer.index]:
+            if count := self.heads_in(layer):
                 Rule.make(layer.policy, count=count, gain=layer.gain)  # checks the sizes
+            changed(layer.policy, layer.gain, count)
+
+    def heads_in(self, layer: LayerCalibration) -> int:
+        """Count the heads of a layer; if their number is unknown, as far as its entries tell."""
+        own = {} if layer.policy is None else layer.policy.per_head()
+        return self.head_counts[layer.index] or max(map(len, (layer.gain or (), *own.values())))
 
     @staticmethod
     def of(
@@ -233,8 +239,7 @@ class Calibration(Saved):
         if not self.layers:
             return f"{name}: no change helped; leave this model unchanged"
         heads = sum(
-            changed(layer.policy, layer.gain, self.head_counts[layer.index] or 0)
-            for layer in self.layers
+            changed(layer.policy, layer.gain, self.heads_in(layer)) for layer in self.layers
         )
         every = sum(count or 0 for count in self.head_counts)
         lines = [f"{name}: {heads:,} of {every:,} heads change"]

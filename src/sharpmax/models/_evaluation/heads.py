@@ -38,7 +38,7 @@ def changed_heads(calibration: Calibration) -> list[HeadChange]:
     """List the heads that a calibration changes, by layer."""
     found = []
     for entry in calibration.layers:
-        count = calibration.head_counts[entry.index] or 0
+        count = calibration.heads_in(entry)
         gains = np.ones(count) if entry.gain is None else np.asarray(entry.gain)
         tempered = flatter = np.zeros(count, dtype=bool)
         if entry.policy is not None:
