@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from sharpmax._errors import SharpmaxError
 from sharpmax._extras import require
@@ -101,7 +102,7 @@ def load(
     from sharpmax.models._load import PACKAGED
 
     here = model in PACKAGED or Path(model).exists()
-    with console.status(f"Loading {model}"), quiet(bars=not here):
+    with console.status(Text(f"Loading {model}")), quiet(bars=not here):
         loaded, tokenizer = load_model(model)
     if causal:
         check_causal_lm(loaded, attention_layers(loaded))

@@ -32,12 +32,12 @@ class Bars(progress.Progress):
     ) -> None:
         self._redraw = not auto_refresh
         super().__init__(
-            progress.TextColumn("{task.description}"),
+            progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(bar_width=20),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[note]}"),
+            progress.TextColumn("{task.fields[note]}", markup=False),
             console=console,
             transient=transient,
             auto_refresh=auto_refresh,

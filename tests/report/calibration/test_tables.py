@@ -37,7 +37,7 @@ def test_every_arm_on_every_cell_with_the_best_in_bold() -> None:
     assert of_text["plain"].startswith("**")
     assert "**" not in of_text["paper in all heads"]
     assert "`sharpmax calibrate abacus`" in table.caption
-    assert "Abacus <small>, float32, on other book.txt; " in table.caption
+    assert r"Abacus \<small\>, float32, on other book.txt; " in table.caption
 
 
 def test_many_commands_are_counted() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -11,7 +10,7 @@ from string import Template
 from typing import Any, Final
 
 from sharpmax.report._page import style
-from sharpmax.report._page.tables import Table
+from sharpmax.report._page.tables import Table, pieces
 
 _KINDS: Final = {".svg": "image/svg+xml", ".png": "image/png"}
 
@@ -101,5 +100,5 @@ def table_html(table: Table) -> str:
 
 def inline(content: str) -> str:
     """Convert the Markdown that tables use: bold and code."""
-    content = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", escape(content))
-    return re.sub(r"`(.+?)`", r"<code>\1</code>", content)
+    tags = {"bold": "<strong>{}</strong>", "code": "<code>{}</code>"}
+    return "".join(tags.get(style, "{}").format(escape(part)) for style, part in pieces(content))

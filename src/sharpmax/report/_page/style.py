@@ -62,7 +62,8 @@ class Series:
     def handle(self, label: str | None = None, **style: Any) -> Any:
         """Return an entry for a legend; `style` are properties of `matplotlib.lines.Line2D`."""
         own = {"color": self.color, "linestyle": self.line_style, "linewidth": 1.8}
-        return _matplotlib(".lines").Line2D([], [], label=label or self.label, **{**own, **style})
+        label = literal(label or self.label)
+        return _matplotlib(".lines").Line2D([], [], label=label, **{**own, **style})
 
 
 def _matplotlib(module: str = "") -> Any:
@@ -79,9 +80,14 @@ def new_figure(height: float, width: float = WIDTH) -> Iterator[Any]:
         yield _matplotlib(".figure").Figure(figsize=(width, height))
 
 
+def literal(text: str) -> str:
+    """Keep matplotlib from reading a text, such as the name of a model, as mathematics."""
+    return " ".join(text.split()).replace("$", r"\$")
+
+
 def write_title(figure: Any, title: str, subtitle: str = "") -> None:
     """Write a bold title at the top left of a figure, with an optional line below it."""
-    height = figure.get_size_inches()[1]
+    title, subtitle, height = literal(title), literal(subtitle), figure.get_size_inches()[1]
     size = 13 if len(title) < 75 else 11.5
     figure.text(0.012, 1 - 0.26 / height, title, fontsize=size, fontweight="bold", va="center")
     if subtitle:

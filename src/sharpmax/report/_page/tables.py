@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Table", "listed", "numbered", "signed", "wrapped"]
+__all__ = ["Table", "listed", "numbered", "pieces", "plain", "quoted", "signed", "wrapped"]
 
-_BOLD = re.compile(r"\*\*(.+?)\*\*")
+_MARKS = re.compile(r"(?P<plain>\\[^\w\s])|\*\*(?P<bold>(?:\\.|[^\\])+?)\*\*|`(?P<code>[^`]+)`")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Hold a table of text: the names of its columns, its rows, and what is above and below it."""
+    """Hold a table of text: the names of its columns, its rows, and what is above and below it.
+
+    Texts are Markdown with bold and code. What comes from a file or a user goes through `plain`.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -33,20 +36,62 @@ class Table:
     def to_rich(self) -> Any:
         """Return the table as a `rich.table.Table`, for a terminal."""
         from rich import box
-        from rich.markup import escape
         from rich.table import Table as RichTable
+        from rich.text import Text
+
+        def text(content: str) -> Text:
+            found = Text()
+            for style, part in pieces(content):
+                found.append(f"`{part}`" if style == "code" else part, "bold" * (style == "bold"))
+            return found
 
         table = RichTable(
             box=box.SIMPLE_HEAD, title=self.title or None, title_justify="left", title_style="bold",
-            caption=self.caption or None, caption_justify="left", padding=(0, 1, 0, 0),
+            caption=text(self.caption) if self.caption else None, caption_justify="left",
+            padding=(0, 1, 0, 0),
         )  # fmt: skip
         for column, name in enumerate(self.header):
             # Fold long cells in a narrow terminal: an ellipsis would hide figures.
             justify: Literal["left", "right"] = "left" if column < self.words else "right"
-            table.add_column(name, justify=justify, overflow="fold")
+            table.add_column(text(name), justify=justify, overflow="fold")
         for row in self.rows:
-            table.add_row(*(_BOLD.sub(r"[bold]\1[/bold]", escape(cell)) for cell in row))
+            table.add_row(*map(text, row))
         return table
+
+
+def plain(text: str) -> str:
+    r"""Escape a text in which Markdown has no meaning, such as the name of a model or a file.
+
+    Example:
+        >>> print(plain("a_b **c**"))
+        a\_b \*\*c\*\*
+    """
+    return re.sub(r"([\\`*_\[\]<>&~$#!])", r"\\\1", " ".join(text.split()))
+
+
+def quoted(text: str) -> str:
+    """Return a text as code, if it has no marks of code itself."""
+    return plain(text) if "`" in text else f"`{text}`"
+
+
+def pieces(content: str) -> Iterator[tuple[str, str]]:
+    """Split the Markdown of a table into pieces of a style: "", "bold" or "code".
+
+    Example:
+        >>> list(pieces("**best** of `all`"))
+        [('bold', 'best'), ('', ' of '), ('code', 'all')]
+    """
+    start = 0
+    for found in _MARKS.finditer(content):
+        if found.start() > start:
+            yield "", content[start : found.start()]
+        style, part = str(found.lastgroup), str(found[str(found.lastgroup)])
+        if style != "code":
+            part = re.sub(r"\\([^\w\s])", r"\1", part)
+        yield "" if style == "plain" else style, part
+        start = found.end()
+    if start < len(content):
+        yield "", content[start:]
 
 
 def wrapped(text: str, width: int = 100) -> str:

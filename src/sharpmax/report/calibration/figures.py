@@ -222,7 +222,7 @@ def _draw_family(
         zorder=2, **{**series.line, "linestyle": "none"},
     )  # fmt: skip
     heads = "none chosen" if chosen is None else numbered(chosen["heads"], "head")
-    label, best = f"{series.label}: {heads}", _places(frontier(points))
+    label, best = style.literal(f"{series.label}: {heads}"), _places(frontier(points))
     axes.plot(*best, markersize=4.6, linewidth=1.8, label=label, zorder=3, **series.line)
     if chosen is not None:
         axes.plot(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sharpmax.report._page import html, style
-from sharpmax.report._page.tables import numbered
+from sharpmax.report._page.tables import numbered, plain
 from sharpmax.report.calibration import tables, text
 from sharpmax.report.calibration.figures import draw_accuracy, draw_trade, tolerance_of
 
@@ -68,7 +68,7 @@ def write_calibration_report(
     page = html.write_html(folder / "report.html", title, sections)
     parts = [f"## {table.title}\n\n{table.to_markdown()}" for table in results if table.rows]
     markdown = folder / "table.md"
-    content = "\n\n".join([text.verdict_sentence(verdict), *parts])
+    content = "\n\n".join([plain(text.verdict_sentence(verdict)), *parts])
     markdown.write_text(f"{content}\n", encoding="utf-8")
     return [page, markdown, *style.save_all(figures, folder).values()]
 

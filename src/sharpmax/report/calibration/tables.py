@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sharpmax._settings import PLAIN, TASKS
-from sharpmax.report._page.tables import Table, signed
+from sharpmax.report._page.tables import Table, plain, quoted, signed
 from sharpmax.report.calibration.arms import in_order, series_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def summary_table(
     for arm in in_order(evaluation.arms):
         whole = compare(evaluation, arm, PLAIN, verdict.tasks)
         row = [
-            f"**{arm}**" if arm == verdict.subject else arm,
+            f"**{plain(arm)}**" if arm == verdict.subject else plain(arm),
             str(len(changed_heads(calibrations[arm]))) if arm in calibrations else "",
             "" if whole is None else f"{whole.questions:,}",
             "" if whole is None else level(whole.share, whole.of_text),
@@ -64,7 +64,7 @@ def summary_table(
     header = [
         "arm", "heads changed", "windows" if of_text else "questions",
         "loss" if of_text else "accuracy, %", "vs plain", "vs plain, unseen wording",
-        f"vs {verdict.subject or 'best'}", "answer loss", "text loss",
+        f"vs {plain(verdict.subject or 'best')}", "answer loss", "text loss",
     ]  # fmt: skip
     every = compare(evaluation, PLAIN, PLAIN, verdict.tasks)
     size = "none" if every is None else f"{every.questions:,} in {every.contexts:,} contexts"
@@ -128,7 +128,7 @@ def _by_length(evaluation: Evaluation, cells: _Cells, title: str, caption: str) 
         for arm in in_order(evaluation.arms):
             line = [found.get(arm, "") for found in told]
             if any(line):
-                rows.append([name, arm, *line])
+                rows.append([name, plain(arm), *line])
                 # The name is shown once.
                 name = ""
     header = ["task", "arm", *(f"{length:,}" for length in lengths)]
@@ -153,7 +153,7 @@ def heads_table(calibration: Calibration) -> Table:
 
 def arms_table(evaluation: Evaluation) -> Table:
     """Return a table with the meaning of each arm."""
-    rows = [[arm, series.meaning] for arm, series in series_of(evaluation.arms).items()]
+    rows = [[plain(arm), series.meaning] for arm, series in series_of(evaluation.arms).items()]
     return Table(["arm", "meaning"], rows, words=2)
 
 
@@ -196,11 +196,12 @@ def in_brackets(words: Sequence[str]) -> str:
 def source(evaluation: Evaluation) -> str:
     """Say what was measured, on which data, by which command."""
     settings, commands = evaluation.settings, evaluation.command.splitlines()
-    written = f"`{commands[0]}`"
+    written = quoted(commands[0])
     if len(commands) > 1:
         written = f"the {len(commands)} commands listed in evaluation.json"
     return (
-        f"{settings.model}, {settings.dtype}, on {' and '.join(settings.texts) or 'no text'}; up to"
+        f"{plain(f'{settings.model}, {settings.dtype}')}, on"
+        f" {plain(' and '.join(settings.texts)) or 'no text'}; up to"
         f" {settings.questions:,} questions in {settings.contexts:,} contexts, or"
         f" {settings.windows:,} windows, per cell. Produced by {written}."
     )

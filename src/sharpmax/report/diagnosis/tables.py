@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from sharpmax.report._page.tables import Table
+from sharpmax.report._page.tables import Table, plain
 from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def heads_table(diagnosis: Diagnosis, heads: Sequence[Head]) -> Table:
         "effective support", "largest weight", "weight on first token",
         f"weight on last {diagnosis.tail}", "logit spread", "critical length",
     ]  # fmt: skip
-    source = f" Measured on {diagnosis.source}." if diagnosis.source else ""
+    source = f" Measured on {plain(diagnosis.source)}." if diagnosis.source else ""
     caption = (
-        f"Means over rows at {longest} {diagnosis.unit}, unless stated otherwise. Effective"
+        f"Means over rows at {longest} {plain(diagnosis.unit)}, unless stated otherwise. Effective"
         " support is exp(entropy): the number of tokens in a uniform distribution with the same"
         " entropy. Logit spread is the largest logit minus the smallest. Beyond the critical"
         f" length, no weight can reach 0.01.{source}"
