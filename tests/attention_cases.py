@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -25,6 +26,10 @@ from sharpmax.policies import (
     Policy,
     Polynomial,
 )
+from triton_interpreter import missing
+
+INTERPRETED = {"triton"}
+"""A thousand times slower, so that tests take them through fewer examples."""
 
 POLICIES = [
     Identity(),
@@ -38,11 +43,8 @@ POLICIES = [
     Hard(),
     Monotone((0.5, 1.0, 2.0), (1.0, 1.5, 4.0)),
 ]
+FEW_POLICIES = [Exponential(reference=1.0), LogLength(train_length=8), Hard()]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-
-every_impl = pytest.mark.parametrize("impl", list(IMPLEMENTATIONS))
-"""Every implementation, those to come included."""
-
 
 def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
     """As `sharpmax.attention`; where an implementation refuses an argument, by the reference.
@@ -59,6 +61,46 @@ def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
     assert given.get(argument) is not None, refusal
     assert impl != "reference"
     return sharpmax.attention(*args, impl="reference", **kwargs)
+
+
+def _parameter(impl: str, *others: Any) -> Any:
+    reason = missing() if impl == "triton" else None
+    marks = pytest.mark.skipif(reason is not None, reason=reason or "")
+    return pytest.param(impl, *others, marks=marks, id="-".join([impl, *map(repr, others)]))
+
+
+def implementations(*without: str) -> pytest.MarkDecorator:
+    """Parametrise a test by `impl`: all implementations but those named."""
+    chosen = [impl for impl in IMPLEMENTATIONS if impl not in without]
+    return pytest.mark.parametrize("impl", [_parameter(impl) for impl in chosen])
+
+
+every_impl = implementations()
+"""Every implementation, those to come included."""
+
+every_impl_and_policy = pytest.mark.parametrize(
+    ("impl", "policy"),
+    [
+        _parameter(impl, policy)
+        for impl in IMPLEMENTATIONS
+        for policy in (FEW_POLICIES if impl in INTERPRETED else POLICIES)
+    ],
+)
+
+
+def examples(impl: str, count: int) -> settings:
+    """The settings of hypothesis for so many examples, or a few if they are interpreted."""
+    return settings(max_examples=max(count // 12, 8) if impl in INTERPRETED else count)
+
+
+def may_refuse(impl: str, dtype: torch.dtype) -> bool:
+    """Whether an implementation documents that it does not serve all problems of a dtype."""
+    return impl == "composed" or (impl == "triton" and dtype == torch.float64)
+
+
+def precise(impl: str) -> torch.dtype:
+    """The most precise dtype that an implementation serves."""
+    return torch.float32 if impl == "triton" else torch.float64
 
 
 @dataclass(repr=False)
@@ -115,10 +157,12 @@ def _is_floating(option: Any) -> bool:
 
 
 @st.composite
-def cases(draw: st.DrawFn, policies: list[Policy] = POLICIES) -> Case:
+def cases(
+    draw: st.DrawFn, policies: list[Policy] = POLICIES, dtypes: list[torch.dtype] = DTYPES
+) -> Case:
     """A problem of any shape, layout, dtype, mask and policy."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10_000)))
-    dtype = draw(st.sampled_from(DTYPES))
+    dtype = draw(st.sampled_from(dtypes))
     batch = draw(st.sampled_from([0, 1, 2]))
     key_heads = draw(st.sampled_from([1, 2]))
     group = draw(st.sampled_from([1, 2, 4]))

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sharpmax
-from attention_cases import attend, every_impl
+from attention_cases import attend, every_impl, precise
 from sharpmax.policies import (
     Constant,
     EntropyTarget,
@@ -248,8 +248,9 @@ def test_rows_at_the_limit_of_an_entropy_target_do_not_move_it(
 ) -> None:
     # More logits tie for the maximum than the target allows, so that beta is the limit itself.
     generator = torch.Generator().manual_seed(0)
-    query, value = torch.randn(2, 1, 1, 4, 8, generator=generator, dtype=torch.float64).unbind()
-    key = torch.randn(1, 1, 1, 8, generator=generator, dtype=torch.float64).repeat(1, 1, 4, 1)
+    dtype = precise(impl)
+    query, value = torch.randn(2, 1, 1, 4, 8, generator=generator, dtype=dtype).unbind()
+    key = torch.randn(1, 1, 1, 8, generator=generator, dtype=dtype).repeat(1, 1, 4, 1)
     leaves = [x.clone().requires_grad_() for x in (query, key, value)]
     ours = torch.autograd.grad(
         sharpmax.attention(*leaves, policy=EntropyTarget(target, limit), impl=impl).square().sum(),

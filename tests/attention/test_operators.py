@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sharpmax
-from attention_cases import POLICIES
+from attention_cases import POLICIES, implementations
 from sharpmax._attention.temperature import table_of
 from sharpmax.policies import EntropyTarget, Exponential, Paper, Policy
 
@@ -37,8 +37,9 @@ def test_opcheck_of_the_statistics() -> None:
     torch.library.opcheck(torch.ops.sharpmax.attention_statistics.default, arguments)
 
 
+@implementations("reference", "composed")
 @pytest.mark.parametrize("policy", [Paper(warn=False), Exponential([0.5, 1, 1.5, 2])], ids=repr)
-def test_compiled_with_dynamic_lengths(policy: Policy) -> None:
+def test_compiled_with_dynamic_lengths(impl: str, policy: Policy) -> None:
     torch.compiler.reset()
 
     def function(query, key, value):
@@ -51,6 +52,7 @@ def test_compiled_with_dynamic_lengths(policy: Policy) -> None:
             alignment="lower_right",
             enable_gqa=True,
             return_statistics=True,
+            impl=impl,
         )
         return output * 2, statistics.entropy()
 
@@ -82,13 +84,14 @@ def test_exported() -> None:
         torch.testing.assert_close(program.module()(*made(size)), Layer()(*made(size)))
 
 
-def test_vmap() -> None:
+@implementations("reference", "composed")
+def test_vmap(impl: str) -> None:
     query, key, value = (torch.stack([x, x.flip(2), -x]) for x in made())
     mask = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(0)) < 0.8
 
     def function(query, key, value, mask):
         return sharpmax.attention(
-            query, key, value, policy=Exponential(1.0), enable_gqa=True, attn_mask=mask, impl="cpu"
+            query, key, value, policy=Exponential(1.0), enable_gqa=True, attn_mask=mask, impl=impl
         )
 
     mapped = torch.func.vmap(function)(query, key, value, mask)
@@ -102,7 +105,7 @@ def test_vmap() -> None:
     for k in range(3):
         torch.testing.assert_close(shared[k], function(query[k], key[0], value[0], mask[0]))
     entropies = torch.func.vmap(
-        lambda q, k: sharpmax.attention_statistics(q, k, enable_gqa=True, impl="cpu").entropy()
+        lambda q, k: sharpmax.attention_statistics(q, k, enable_gqa=True, impl=impl).entropy()
     )(query, key)
     torch.testing.assert_close(
         entropies[1], sharpmax.attention_statistics(query[1], key[1], enable_gqa=True).entropy()

@@ -9,15 +9,20 @@ from torch import Tensor
 
 from sharpmax._attention import problem as problems
 from sharpmax._attention import temperature
-from sharpmax._attention.impl import composed, cpu, reference
+from sharpmax._attention.impl import composed, cpu, reference, triton
 from sharpmax._attention.problem import Alignment, Problem, SinkRole
 from sharpmax._statistics import RowStatistics
 from sharpmax.normalisers import Normaliser
 from sharpmax.policies import Hard, Identity, Policy
 
-Implementation = Literal["auto", "reference", "composed", "cpu"]
+Implementation = Literal["auto", "reference", "composed", "cpu", "triton"]
 
-IMPLEMENTATIONS: dict[str, Any] = {"cpu": cpu, "composed": composed, "reference": reference}
+IMPLEMENTATIONS: dict[str, Any] = {
+    "cpu": cpu,
+    "triton": triton,
+    "composed": composed,
+    "reference": reference,
+}
 """By name, the fastest first. `sharpmax._attention.impl` says what each provides."""
 
 _PLAIN = Identity()
@@ -175,10 +180,13 @@ def attention(
         output, statistics = _attend_normalised(impl, problem, normaliser, return_statistics)
     else:
         assert policy is not None
-        output, statistics = attend(problem, policy, impl, detach_temperature)
+        output, statistics = attend(
+            problem, policy, impl, detach_temperature, measured=return_statistics
+        )
     output = folded.unfold(output)
     if not return_statistics:
         return output
+    assert statistics is not None
     return output, RowStatistics(*(folded.unfold(entry) for entry in statistics))
 
 
@@ -236,14 +244,18 @@ def attention_statistics(
 
 
 def attend(
-    problem: Problem, policy: Policy, impl: str = "auto", detach_temperature: bool = False
-) -> tuple[Tensor, RowStatistics]:
-    """Compute the output and the row statistics of a checked problem."""
+    problem: Problem,
+    policy: Policy,
+    impl: str = "auto",
+    detach_temperature: bool = False,
+    measured: bool = False,
+) -> tuple[Tensor, RowStatistics | None]:
+    """Compute the output of a checked problem, and its row statistics if `measured`."""
     policy = policy.current()
     if isinstance(policy, Hard) and problem.sink is not None and not problem.sink_counted:
         raise ValueError("sink_role: expected 'key' with Hard, since beta is infinite")
     chosen = IMPLEMENTATIONS[choose(impl, problem, policy)]
-    return temperature.attend(chosen, problem, policy, detach_temperature)
+    return temperature.attend(chosen, problem, policy, detach_temperature, measured)
 
 
 def measure(problem: Problem, impl: str = "auto") -> RowStatistics:
@@ -298,6 +310,8 @@ def choose(impl: str, problem: Problem, policy: Policy | None) -> str:
     """
     _check_name(impl)
     for name in IMPLEMENTATIONS if impl == "auto" else [impl]:
+        if impl == "auto" and name == "triton" and problem.query.device.type == "cpu":
+            continue  # an interpreter, for tests
         candidate = IMPLEMENTATIONS[name]
         reason = candidate.unsupported(problem, policy)
         if reason is None and hasattr(candidate, "prepare"):

@@ -29,9 +29,16 @@ from sharpmax.policies import Form, Policy
 
 
 def attend(
-    implementation: Any, problem: Problem, policy: Policy, detach_temperature: bool
-) -> tuple[Tensor, RowStatistics]:
+    implementation: Any,
+    problem: Problem,
+    policy: Policy,
+    detach_temperature: bool,
+    measured: bool = True,
+) -> tuple[Tensor, RowStatistics | None]:
     """Attend at the temperature of a policy: the output, and the statistics of the rows.
+
+    Unless they are asked for by `measured`, statistics that the policy does not read are not
+    computed, and None is returned in their place.
 
     Raises:
         ValueError: for parameters that do not fit the number of heads.
@@ -42,12 +49,30 @@ def attend(
         policy.check_statistics(statistics)
         return output, statistics
     policy.check_heads(problem.query.shape[1])
+    if not measured and (beta := _constant(policy, problem)) is not None:
+        return implementation.attend(problem, beta, log_mass=False)[0], None
+    if hasattr(implementation, "held"):
+        implementation = implementation.held(problem) or implementation
     with torch.set_grad_enabled(torch.is_grad_enabled() and not detach_temperature):
         statistics = implementation.measure(problem)
         tempered = functools.partial(implementation.temper, problem)
         beta = policy.over_queries().of_statistics(statistics, tempered)
-    output, _ = implementation.attend(problem, beta, log_mass=False)
+    maximum = statistics.maximum.detach()
+    output, _ = implementation.attend(problem, beta, log_mass=False, maximum=maximum)
     return output, RowStatistics(*(entry.detach() for entry in statistics))
+
+
+def _constant(policy: Policy, problem: Problem) -> Tensor | None:
+    """Return beta of all rows, if the policy reads nothing of them."""
+    found = policy.kernel_form()
+    if found is None or found.form not in (Form.CONSTANT, Form.HARD):
+        return None
+    if any(isinstance(column, Tensor) and column.requires_grad for column in found.columns):
+        return None  # rows that see nothing must not move it
+    ones = torch.ones(problem.rows, dtype=problem.statistics_dtype, device=problem.query.device)
+    nothing = RowStatistics(ones, ones, ones, ones)
+    beta: Tensor = policy.over_queries().of_statistics(nothing)
+    return beta
 
 
 class Terms(NamedTuple):

@@ -6,12 +6,13 @@ Each is a module with these functions, where `problem` is a `sharpmax._attention
         Why it cannot serve, or None. Has no side effect. `policy` is None for `measure` alone.
     measure(problem) -> RowStatistics
         Statistics of the untempered rows, differentiable in query, key, mask and sink.
-    attend(problem, beta, log_mass=True) -> (output, log-mass or None)
+    attend(problem, beta, log_mass=True, maximum=None) -> (output, log-mass or None)
         softmax(beta e) V and log(sum exp(beta e)), differentiable in query, key, value, mask, sink
-        and beta, a tensor [batch, heads, queries].
+        and beta, a tensor [batch, heads, queries]. `maximum` is that of the statistics if they are
+        known: it can save work, and the result does not depend on it.
 
 `sharpmax._attention.temperature` puts the policy between the two, so a policy that is written in
-Python works with all of them, gradients included. Three more functions are optional:
+Python works with all of them, gradients included. Four more functions are optional:
 
     temper(problem, beta) -> (entropy, variance)
         Of softmax(beta e), the entropy (differentiable) and the variance of e. Policies with
@@ -19,6 +20,9 @@ Python works with all of them, gradients included. Three more functions are opti
     fused(problem, form, table, detach_temperature) -> (output, statistics)
         The composition in one pass, for policies with a `kernel_form`. `table` holds its columns,
         [heads or 1, columns].
+    held(problem) -> object with `measure`, `temper` and `attend`, or None
+        The same functions for this one problem, which share what they have in common, such as the
+        logits of a few rows.
     prepare() -> str | None
         Build what is missing before the first use; why that failed, or None.
 """

@@ -51,7 +51,9 @@ def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
     return entropy, variance
 
 
-def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tensor, Tensor | None]:
+def attend(
+    problem: Problem, beta: Tensor, log_mass: bool = True, maximum: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Attend at the inverse temperature beta."""
     assert problem.value is not None
     # In half precision the product with beta would be rounded; so this pass is in single.

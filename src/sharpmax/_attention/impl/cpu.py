@@ -46,7 +46,9 @@ def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
     return entropy, variance
 
 
-def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tensor, Tensor | None]:
+def attend(
+    problem: Problem, beta: Tensor, log_mass: bool = True, maximum: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Attend at the inverse temperature beta."""
     results = _attention(problem, beta, Form.GIVEN, _operators.NO_COLUMNS, False)
     output, maximum, relative = results[0], results[1], results[6]

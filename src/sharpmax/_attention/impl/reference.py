@@ -28,7 +28,9 @@ def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
     return rows_of(problem).tempered(beta)
 
 
-def attend(problem: Problem, beta: Tensor, log_mass: bool = True) -> tuple[Tensor, Tensor | None]:
+def attend(
+    problem: Problem, beta: Tensor, log_mass: bool = True, maximum: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Attend at the inverse temperature beta."""
     rows = rows_of(problem)
     weights = rows.weights(beta)

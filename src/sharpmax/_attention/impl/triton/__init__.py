@@ -1,0 +1,191 @@
+"""Attend with Triton kernels, on GPUs of NVIDIA and AMD.
+
+The kernels know no policies and no sinks. A sink is one more key without a value, so that its part
+follows from the maximum and the mass of the other keys.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharpmax._attention.impl.triton import operators
+from sharpmax._attention.impl.triton.launch import WIDEST, interpreted
+from sharpmax._attention.problem import Problem
+from sharpmax._extras import available
+from sharpmax._statistics import RowStatistics
+from sharpmax.policies import Policy
+
+
+def unsupported(problem: Problem, policy: Policy | None) -> str | None:
+    """Name what the kernels have no code for."""
+    if not available("triton"):
+        return "Triton is not installed"
+    device = problem.query.device
+    if device.type != "cuda" and not (device.type == "cpu" and _interpreted()):
+        return f"it serves tensors on a GPU of NVIDIA or AMD, these are on {device}"
+    if problem.query.dtype == torch.float64:
+        return "query: the kernels compute in single precision, and these are float64"
+    if problem.dropout:
+        return "dropout_p: the kernels do not drop weights"
+    widest = max(problem.key.shape[3], 0 if problem.value is None else problem.value.shape[3])
+    if widest > WIDEST:
+        return f"key, value: the kernels serve widths up to {WIDEST}, got {widest}"
+    return None
+
+
+def measure(problem: Problem) -> RowStatistics:
+    """Measure all rows."""
+    return _measure(problem, None)[0]
+
+
+def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Return entropy and variance of all rows at the inverse temperature beta."""
+    return _temper(problem, beta, None)
+
+
+def attend(
+    problem: Problem, beta: Tensor, log_mass: bool = True, maximum: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Attend at the inverse temperature beta."""
+    return _attend(problem, beta, log_mass, maximum, None)
+
+
+def held(problem: Problem) -> Held | None:
+    """Return what keeps the logits, if that moves fewer bytes than reading the keys again."""
+    if torch.compiler.is_compiling():  # a graph would depend on the number of queries
+        return None
+    kept = 8 * problem.group * problem.query.shape[2]
+    return Held() if kept <= problem.key.shape[3] * problem.key.element_size() else None
+
+
+class Held:
+    """The functions of this implementation for one problem, with logits that are made once."""
+
+    def __init__(self) -> None:
+        self._scores: Tensor | None = None
+
+    def measure(self, problem: Problem) -> RowStatistics:
+        """Measure all rows, and keep their logits."""
+        statistics, self._scores = _measure(problem, None, keep=True)
+        return statistics
+
+    def temper(self, problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return entropy and variance at beta, from the logits that were kept."""
+        return _temper(problem, beta, self._scores)
+
+    def attend(
+        self, problem: Problem, beta: Tensor, log_mass: bool = True, maximum: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend at beta, with the logits that were kept."""
+        return _attend(problem, beta, log_mass, maximum, self._scores)
+
+
+def _measure(
+    problem: Problem, scores: Tensor | None, keep: bool = False
+) -> tuple[RowStatistics, Tensor]:
+    tied = torch.is_grad_enabled()
+    maximum, mass, moment, _, count, _, kept = operators.triton_measure(
+        problem.query, problem.key, problem.attn_mask, None, scores, keep, tied, *_settings(problem)
+    )
+    statistics = RowStatistics(maximum, mass, moment, count)
+    if problem.sink is None or not problem.sink_counted:
+        return statistics, kept
+    sink = _sink(problem)
+    there = (sink != -torch.inf).expand_as(maximum)
+    one = there.to(mass.dtype)
+    beside = RowStatistics(
+        sink.expand_as(maximum), one, torch.zeros_like(one), there.to(count.dtype)
+    )
+    return statistics.merge(beside), kept
+
+
+def _temper(problem: Problem, beta: Tensor, scores: Tensor | None) -> tuple[Tensor, Tensor]:
+    beta = torch.as_tensor(beta, dtype=torch.float32, device=problem.query.device)
+    beta = beta.expand(problem.rows).contiguous()
+    maximum, mass, moment, square, _, _, _ = operators.triton_measure(
+        problem.query,
+        problem.key,
+        problem.attn_mask,
+        beta,
+        scores,
+        False,
+        False,
+        *_settings(problem),
+    )
+    if problem.sink is not None and problem.sink_counted:
+        sink = _sink(problem).expand_as(maximum)
+        top = torch.maximum(maximum, sink).detach()
+        one, zero = torch.ones_like(mass), torch.zeros_like(mass)
+        mass, moment, square = operators.merge_tempered(
+            torch.stack([maximum, sink]),
+            torch.stack([mass, one]),
+            torch.stack([moment, zero]),
+            torch.stack([square, zero]),
+            top,
+            beta,
+        )
+    some = torch.where(mass == 0.0, 1.0, mass)
+    mean = moment / some
+    variance = (square / some - mean * mean).clamp(min=0.0)
+    return torch.log(some) - beta * mean, variance
+
+
+def _attend(
+    problem: Problem,
+    beta: Tensor,
+    log_mass: bool,
+    maximum: Tensor | None,
+    scores: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    assert problem.value is not None
+    output, top, relative = operators.triton_attend(
+        problem.query,
+        problem.key,
+        problem.value,
+        problem.attn_mask,
+        beta,
+        maximum,
+        scores,
+        *_settings(problem),
+    )
+    mass = torch.where(top == 0.0, 0.0, beta * torch.where(top == -torch.inf, 0.0, top)) + relative
+    mass = torch.where(top == -torch.inf, -torch.inf, mass)
+    if problem.sink is None:
+        return output, mass if log_mass else None
+    sink = _sink(problem)
+    if problem.sink_counted:
+        ahead = relative + _tempered_gap(top, sink, beta)
+        mass_of_sink = torch.where(sink == 0.0, 0.0, beta * sink)
+    else:
+        ahead = mass - torch.where(sink == torch.inf, 0.0, sink)
+        ahead = torch.where(sink == torch.inf, -torch.inf, ahead)
+        mass_of_sink = sink
+    output = (output * torch.sigmoid(ahead)[..., None]).to(output.dtype)
+    return output, torch.logaddexp(mass, mass_of_sink) if log_mass else None
+
+
+def _tempered_gap(top: Tensor, sink: Tensor, beta: Tensor) -> Tensor:
+    """beta (top - sink); at an infinite beta, and beside an infinite logit, the limit."""
+    same = (top == sink) & torch.isinf(top)
+    distance = torch.where(same, 0.0, torch.where(same, 0.0, top) - torch.where(same, 0.0, sink))
+    hard = beta == torch.inf
+    limit = torch.where(distance == 0.0, 0.0, torch.copysign(torch.full_like(beta, 1e38), distance))
+    return torch.where(hard | torch.isinf(distance), limit, torch.where(hard, 1.0, beta) * distance)
+
+
+def _sink(problem: Problem) -> Tensor:
+    assert problem.sink is not None
+    return problem.sink[:, None]
+
+
+def _settings(problem: Problem) -> tuple[Any, ...]:
+    return problem.scale, problem.softcap, problem.left, problem.right, problem.offset
+
+
+@functools.cache
+def _interpreted() -> bool:
+    return interpreted()

@@ -1,0 +1,231 @@
+"""Measure rows and attend, in the language of Triton.
+
+One program serves BLOCK_M rows of one key head and one share of the keys (a split). All query heads
+that share a key head are rows of the same program: row r is query r // group of head r % group, so
+that every key is read once for the whole group. Logits, statistics and sums are in float32.
+"""
+
+import triton
+import triton.language as tl
+
+from sharpmax._attention.impl.triton.tiles import (
+    gap,
+    key_range,
+    load,
+    logits,
+    row_range,
+    weight,
+)
+
+
+@triton.jit
+def measure(
+    query, key, mask, beta, scores, maximum, mass, moment, square, count, ties,
+    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, m_b, m_h, m_i, m_j,
+    heads, group, queries, keys, scale, softcap, hidden, left, right, offset, splits, apart,
+    MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
+    TEMPERED: tl.constexpr, TIED: tl.constexpr, SCORES: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """Sums of exp(beta d), d exp(beta d) and d^2 exp(beta d), where d = e - maximum.
+
+    Without TEMPERED beta is 1, and the last sum is not made. SCORES is "write" to keep the logits,
+    "read" to use those that were kept, or "". With TIED, logits that tie for the maximum are
+    counted as well. Each split writes its own results, `apart` numbers after those of the one
+    before.
+    """
+    split = tl.program_id(1)
+    batch, head, i, g, row, exists, lowest, highest = row_range(
+        heads, group, queries, BLOCK_M, WINDOWED
+    )
+    q_rows = query + batch * q_b + (head * group + g) * q_h + i.to(tl.int64) * q_i
+    mask_rows = mask + batch * m_b + (head * group + g) * m_h + i.to(tl.int64) * m_i
+    score_rows = scores + row * keys
+    k_base = key + batch * k_b + head * k_h
+    if SCORES != "read":
+        q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
+    temper = 1.0
+    if TEMPERED:
+        temper = tl.load(beta + row, mask=exists, other=1.0)
+
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    first = tl.zeros([BLOCK_M], tl.float32)
+    second = tl.zeros([BLOCK_M], tl.float32)
+    seen = tl.zeros([BLOCK_M], tl.int32)
+    level = tl.zeros([BLOCK_M], tl.float32)
+    start, stop = key_range(
+        lowest, highest, keys, left, right, offset, split, splits, WINDOWED, BLOCK_N
+    )
+    for base in range(start, stop, BLOCK_N):
+        j = base + tl.arange(0, BLOCK_N)
+        here = j < stop
+        if SCORES == "read":
+            e = tl.load(
+                score_rows[:, None] + j[None, :],
+                mask=exists[:, None] & here[None, :],
+                other=float("-inf"),
+            )
+        else:
+            k_rows = k_base + tl.cast(base, tl.int64) * k_j + tl.arange(0, BLOCK_N) * k_j
+            k = load(k_rows, here, k_d, WIDTH, BLOCK_D).to(PRODUCT)
+            e, _ = logits(
+                q, k, mask_rows, m_j, i, j, exists, here,
+                scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
+            )  # fmt: skip
+        if SCORES == "write":
+            tl.store(score_rows[:, None] + j[None, :], e, mask=exists[:, None] & here[None, :])
+        new_top = tl.maximum(top, tl.max(e, 1))
+        d = gap(e, new_top[:, None])
+        shift = gap(top, new_top)
+        if TEMPERED:
+            w = weight(e, d, temper[:, None])
+            factor = weight(top, shift, temper)
+            second = factor * (second + shift * (2.0 * first + shift * total))
+            second += tl.sum(w * d * d, 1)
+        else:
+            w = tl.where(e == float("-inf"), 0.0, tl.exp(d))
+            factor = tl.exp(shift)
+        first = factor * (first + shift * total) + tl.sum(w * d, 1)
+        total = factor * total + tl.sum(w, 1)
+        seen += tl.sum((e != float("-inf")).to(tl.int32), 1)
+        if TIED:
+            level = tl.where(shift == 0.0, level, 0.0)
+            level += tl.sum(tl.where((e != float("-inf")) & (d == 0.0), 1.0, 0.0), 1)
+        top = new_top
+
+    at = tl.cast(split, tl.int64) * apart + row
+    tl.store(maximum + at, tl.where(total == total, top, total), mask=exists)
+    tl.store(mass + at, total, mask=exists)
+    tl.store(moment + at, first, mask=exists)
+    tl.store(count + at, seen, mask=exists)
+    if TEMPERED:
+        tl.store(square + at, second, mask=exists)
+    if TIED:
+        tl.store(ties + at, level, mask=exists)
+
+
+@triton.jit
+def attend(
+    query, key, value, mask, beta, scores, known, output, maximum, relative,
+    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, v_b, v_h, v_j, v_d, m_b, m_h, m_i, m_j,
+    heads, group, queries, keys, scale, softcap, hidden, left, right, offset, splits, apart,
+    negligible,
+    MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
+    KNOWN: tl.constexpr, SCORES: tl.constexpr,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """softmax(beta e) V, the largest logit, and log(sum exp(beta (e - maximum))).
+
+    A block of keys is skipped if none of its weights is above exp(negligible), relative to the
+    largest weight so far. If the maximum is known, that is the largest weight of all.
+    """
+    split = tl.program_id(1)
+    batch, head, i, g, row, exists, lowest, highest = row_range(
+        heads, group, queries, BLOCK_M, WINDOWED
+    )
+    q_rows = query + batch * q_b + (head * group + g) * q_h + i.to(tl.int64) * q_i
+    mask_rows = mask + batch * m_b + (head * group + g) * m_h + i.to(tl.int64) * m_i
+    score_rows = scores + row * keys
+    k_base = key + batch * k_b + head * k_h
+    v_base = value + batch * v_b + head * v_h
+    q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
+    temper = tl.load(beta + row, mask=exists, other=1.0)
+    expected = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    if KNOWN:
+        expected = tl.load(known + row, mask=exists, other=float("-inf"))
+    start, stop = key_range(
+        lowest, highest, keys, left, right, offset, split, splits, WINDOWED, BLOCK_N
+    )
+    acc, top, total = _sweep(
+        q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop,
+        k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
+        MASKED, CAPPED, WINDOWED, SCORES, False, WIDTH, VALUE_WIDTH,
+        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT,
+    )  # fmt: skip
+    # Zero times an infinite value is NaN, although a value without weight does not count. And
+    # rounding may put all logits of a sharp row below the maximum that is known.
+    odd = tl.max(tl.max(tl.where(acc - acc == 0.0, 0, 1), 1), 0)
+    if KNOWN:
+        odd += tl.max(tl.where((total == 0.0) & (expected != float("-inf")), 1, 0), 0)
+    if odd > 0:
+        acc, top, total = _sweep(
+            q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop,
+            k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
+            MASKED, CAPPED, WINDOWED, SCORES, True, WIDTH, VALUE_WIDTH,
+            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT,
+        )  # fmt: skip
+    some = tl.where(total == 0.0, 1.0, total)
+    at = tl.cast(split, tl.int64) * apart + row
+    tl.store(maximum + at, tl.where(total == total, top, total), mask=exists)
+    tl.store(relative + at, tl.where(total == 0.0, 0.0, tl.log(some)), mask=exists)
+    v = tl.arange(0, BLOCK_V)
+    tl.store(
+        output + at[:, None] * VALUE_WIDTH + v[None, :],
+        (acc / some[:, None]).to(output.dtype.element_ty),
+        mask=exists[:, None] & (v < VALUE_WIDTH)[None, :],
+    )
+
+
+@triton.jit
+def _sweep(
+    q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop,
+    k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
+    MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, SCORES: tl.constexpr,
+    CAREFUL: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """The weighted sum of the values, the largest logit, and the sum of the weights.
+
+    If CAREFUL, no block is skipped, and a value that is not finite counts where it has a weight.
+    """
+    acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    for base in range(start, stop, BLOCK_N):
+        j = base + tl.arange(0, BLOCK_N)
+        here = j < stop
+        if SCORES == "read":
+            e = tl.load(
+                score_rows[:, None] + j[None, :],
+                mask=exists[:, None] & here[None, :],
+                other=float("-inf"),
+            )
+        else:
+            k_rows = k_base + tl.cast(base, tl.int64) * k_j + tl.arange(0, BLOCK_N) * k_j
+            k = load(k_rows, here, k_d, WIDTH, BLOCK_D).to(PRODUCT)
+            e, _ = logits(
+                q, k, mask_rows, m_j, i, j, exists, here,
+                scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
+            )  # fmt: skip
+        largest = tl.max(e, 1)
+        new_top = tl.maximum(top, largest)
+        wanted = 1
+        if not CAREFUL:
+            distance = temper * (largest - tl.maximum(new_top, expected))
+            weightless = (largest == float("-inf")) | (distance < negligible)
+            wanted = tl.max(tl.where(weightless, 0, 1), 0)
+        if wanted > 0:
+            v_rows = v_base + tl.cast(base, tl.int64) * v_j + tl.arange(0, BLOCK_N) * v_j
+            v = load(v_rows, here, v_d, VALUE_WIDTH, BLOCK_V)
+            p = weight(e, gap(e, new_top[:, None]), temper[:, None])
+            factor = weight(top, gap(top, new_top), temper)
+            total = factor * total + tl.sum(p, 1)
+            acc = acc * factor[:, None]
+            p = p.to(v.dtype).to(PRODUCT)
+            if CAREFUL:
+                acc = tl.where(factor[:, None] == 0.0, 0.0, acc)
+                seen = tl.where(p == 0.0, 0.0, 1.0).to(PRODUCT)
+                finite = v - v == 0.0
+                above = tl.where(finite | (v == float("-inf")), 0.0, 1.0).to(PRODUCT)
+                below = tl.where(finite | (v == float("inf")), 0.0, 1.0).to(PRODUCT)
+                v = tl.where(finite, v, 0.0)
+                acc += tl.where(tl.dot(seen, above) > 0.0, float("inf"), 0.0)
+                acc -= tl.where(tl.dot(seen, below) > 0.0, float("inf"), 0.0)
+            acc = tl.dot(p, v.to(PRODUCT), acc, input_precision="ieee")
+            top = new_top
+    return acc, top, total
