@@ -46,6 +46,7 @@ POLICIES = [
 FEW_POLICIES = [Exponential(reference=1.0), LogLength(train_length=8), Hard()]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
+
 def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
     """As `sharpmax.attention`; where an implementation refuses an argument, by the reference.
 

@@ -30,9 +30,7 @@ def test_the_comparison_finds_small_errors(kind: Kind, monkeypatch: pytest.Monke
         unsupported=reference.unsupported,
         measure=reference.measure,
         temper=reference.temper,
-        attend=lambda problem, beta, log_mass=True, maximum=None: reference.attend(
-            problem, 1.01 * beta, log_mass
-        ),
+        attend=lambda problem, beta, **options: reference.attend(problem, 1.01 * beta, **options),
     )
     monkeypatch.setitem(IMPLEMENTATIONS, "slightly sharper", slightly_sharper)
     cases = (make_case(17, index) for index in range(1000))
