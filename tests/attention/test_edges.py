@@ -89,13 +89,13 @@ def test_hidden_keys_and_values_do_not_exist(
     visible = torch.rand(1, 2, queries, 70, generator=generator) < 0.6
     visible[..., 3], visible[..., 66] = False, torch.arange(queries) % 2 == 1
     tensors = [x.clone().requires_grad_() for x in (query, key, value)]
-    clean = sharpmax.attention(*tensors, visible, policy=Exponential(1.0), impl=impl)
+    clean = attend(*tensors, visible, policy=Exponential(1.0), impl=impl)
     wanted = torch.autograd.grad(clean[:, :, ::2].sum(), tensors)
     key, value = key.clone(), value.clone()
     key[:, :, 3], value[:, :, 3] = odd, odd
     value[:, :, 66] = odd
     tensors = [x.clone().requires_grad_() for x in (query, key, value)]
-    output = sharpmax.attention(*tensors, visible, policy=Exponential(1.0), impl=impl)
+    output = attend(*tensors, visible, policy=Exponential(1.0), impl=impl)
     # Even rows do not see key 66, odd ones do; nobody sees key 3.
     torch.testing.assert_close(output[:, :, ::2], clean[:, :, ::2])
     gradients = torch.autograd.grad(output[:, :, ::2].sum(), tensors)

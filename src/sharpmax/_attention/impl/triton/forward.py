@@ -108,12 +108,12 @@ def measure(
 
 @triton.jit
 def attend(
-    query, key, value, mask, beta, scores, known, output, maximum, relative,
+    query, key, value, mask, beta, scores, known, output, maximum, relative, odd,
     q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, v_b, v_h, v_j, v_d, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset, splits, apart,
     negligible,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
-    KNOWN: tl.constexpr, SCORES: tl.constexpr,
+    KNOWN: tl.constexpr, SCORES: tl.constexpr, CAREFUL: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     PRODUCT: tl.constexpr,
@@ -122,8 +122,15 @@ def attend(
 
     A block of keys is skipped if none of its weights is above exp(negligible), relative to the
     largest weight so far. If the maximum is known, that is the largest weight of all.
+
+    A program that meets a value that is not finite writes so to `odd`. Launched once more with
+    CAREFUL, those programs repeat their work, and the others end at once.
     """
     split = tl.program_id(1)
+    program = split * tl.num_programs(0) + tl.program_id(0)
+    if CAREFUL:  # noqa: SIM102  (known when it is compiled)
+        if tl.load(odd + program) == 0:
+            return
     batch, head, i, g, row, exists, lowest, highest = row_range(
         heads, group, queries, BLOCK_M, WINDOWED
     )
@@ -143,21 +150,16 @@ def attend(
     acc, top, total = _sweep(
         q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop,
         k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
-        MASKED, CAPPED, WINDOWED, SCORES, False, WIDTH, VALUE_WIDTH,
+        MASKED, CAPPED, WINDOWED, SCORES, CAREFUL, WIDTH, VALUE_WIDTH,
         BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT,
     )  # fmt: skip
-    # Zero times an infinite value is NaN, although a value without weight does not count. And
-    # rounding may put all logits of a sharp row below the maximum that is known.
-    odd = tl.max(tl.max(tl.where(acc - acc == 0.0, 0, 1), 1), 0)
-    if KNOWN:
-        odd += tl.max(tl.where((total == 0.0) & (expected != float("-inf")), 1, 0), 0)
-    if odd > 0:
-        acc, top, total = _sweep(
-            q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop,
-            k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
-            MASKED, CAPPED, WINDOWED, SCORES, True, WIDTH, VALUE_WIDTH,
-            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT,
-        )  # fmt: skip
+    if not CAREFUL:
+        # Zero times an infinite value is NaN, although a value without weight does not count. And
+        # rounding may put all logits of a sharp row below the maximum that is known.
+        again = tl.max(tl.max(tl.where(acc - acc == 0.0, 0, 1), 1), 0)
+        if KNOWN:
+            again += tl.max(tl.where((total == 0.0) & (expected != float("-inf")), 1, 0), 0)
+        tl.store(odd + program, again)
     some = tl.where(total == 0.0, 1.0, total)
     at = tl.cast(split, tl.int64) * apart + row
     tl.store(maximum + at, tl.where(total == total, top, total), mask=exists)

@@ -230,17 +230,20 @@ def _attend(
         "output": output,
         "maximum": maximum,
         "relative": relative,
+        "odd": query.new_empty(splits * maximum[0].numel(), dtype=torch.int32),
     }
     if maximum.numel() and key.shape[2]:
-        launch(
-            "attend",
-            tensors,
-            Settings(*settings),
-            splits=splits,
-            negligible=negligible(key.shape[2]),
-            KNOWN=known is not None,
-            SCORES="" if scores is None else "read",
-        ).run()
+        for careful in (False, True):
+            launch(
+                "attend",
+                tensors,
+                Settings(*settings),
+                splits=splits,
+                negligible=negligible(key.shape[2]),
+                KNOWN=known is not None,
+                SCORES="" if scores is None else "read",
+                CAREFUL=careful,
+            ).run()
     if splits == 1:
         return output[0], maximum[0], relative[0]
     top = maximum.amax(0)
