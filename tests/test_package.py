@@ -52,9 +52,7 @@ def test_import_brings_no_framework_and_little_else() -> None:
     assert min(seconds for seconds, *_ in measured) < 0.5
 
 
-@pytest.mark.parametrize(
-    "module", ["sharpmax.theory", "sharpmax.cli", "experiments.dispersion.figures"]
-)
+@pytest.mark.parametrize("module", ["sharpmax.theory", "sharpmax.cli"])
 def test_rooms_import_no_framework(module: str) -> None:
     assert not _measure_import(module)[2] & NOT_IMPORTED
 
