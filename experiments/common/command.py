@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -73,9 +74,15 @@ def application(
 
     @wraps(run)
     def run_alone(*, output: Path, **options: Any) -> None:
+        new = not output.exists()
         output.mkdir(parents=True, exist_ok=True)
-        with locked(output):
-            run(output=output, **options)
+        try:
+            with locked(output):
+                run(output=output, **options)
+        finally:
+            if new:
+                with suppress(OSError):
+                    output.rmdir()  # unless something was written
 
     app.command("run")(run_alone)
 
