@@ -143,7 +143,7 @@ print(_build.load().__name__)
 def test_processes_that_come_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", AT_ONCE, str(tmp_path / "source")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
     said = [process.communicate(timeout=300) for process in processes]
     assert [output for output, _ in said] == ["sharpmax_cpu\n"] * 2
     assert sum(error.count("compiling its CPU attention") for _, error in said) == 1

@@ -138,7 +138,10 @@ def test_calibration_finds_the_head_and_evaluation_shows_it(tmp_path: Path) -> N
         module, {1: Constant(2.0)}, example=lambda each: each.blocks[1](each.blocks[0](tokens()))
     )
     assert renamed.names == found.names
-    turned = lambda each: each.blocks[0](each.blocks[1](tokens()))  # noqa: E731
+
+    def turned(each: nn.Module) -> Tensor:
+        return each.blocks[0](each.blocks[1](tokens()))
+
     with pytest.raises(OtherModelError, match=r"expected .blocks.0.attn. as layer 0, Stack has"):
         sharpmax.sharpen(module, loaded, example=turned)
 
@@ -148,7 +151,7 @@ def test_what_needs_a_language_model_is_refused() -> None:
     with pytest.raises(TypeError, match=r"objective, text: expected a function and None"):
         sharpmax.calibrate(model(), splits)
     with pytest.raises(TypeError, match=r"model: expected a transformers model"):
-        sharpmax.evaluate(model(), lambda text: text)  # type: ignore[arg-type]
+        sharpmax.evaluate(model(), lambda text: text)
     with pytest.raises(ValueError, match=r"tokenizer: expected one unless there is a metric"):
         sharpmax.evaluate(model())
     with pytest.raises(ValueError, match=r"data: expected items by length with a metric"):

@@ -313,7 +313,7 @@ def test_copies_are_plain_and_pickling_is_refused() -> None:
             with pytest.raises(CannotSharpenError, match=r"Stack is already sharpened"):
                 sharpmax.sharpen(model, SHARP)
             with pytest.raises(CannotSharpenError, match=r"Block is already sharpened"):
-                record(model.blocks[0], Rows())  # type: ignore[index]
+                record(model.blocks[0], Rows())
         assert torch.equal(twin(inputs), before)
 
 
