@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,7 +94,7 @@ def run(
         model, tables, load = _quick()
     else:
         model, tables = load_model(cache / CHECKPOINT), load_index(cache)
-        load = lambda name: load_table(cache, name)  # noqa: E731
+        load = partial(load_table, cache)
     if path.exists():
         results = Results.load(path)
         results.check(tables, plan.to_dict())

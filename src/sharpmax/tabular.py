@@ -1,5 +1,6 @@
 """Wrap in-context learners for tables, such as TabPFN, with scikit-learn's interface."""
 
+# The extra is asked for before anything of it is imported.
 # ruff: noqa: E402
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sharpmax.policies import LogLength, Policy
 __all__ = ["SharpTabPFN"]
 
 
-class SharpTabPFN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class SharpTabPFN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # without types
     """Predict with a TabPFN-style classifier whose attention stays sharp on larger tables.
 
     The classifier holds a PyTorch model that attends to the rows of the training table. While it

@@ -83,7 +83,7 @@ class Way(ABC):
                 f"{self.ranks[0]} ranks; load it without tensor parallelism"
             )
 
-    def settle(self) -> None:  # noqa: B027
+    def settle(self) -> None:  # noqa: B027  (nothing to do by default)
         """Take note of layers that compiled code has met, if there are any."""
 
     def missed(self) -> dict[int, str]:
