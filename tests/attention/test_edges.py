@@ -185,6 +185,12 @@ def test_no_heads(impl: str, enable_gqa: bool) -> None:
     assert output.shape == (1, 0, 3, 4)
     assert torch.autograd.grad(output.sum(), tensors)[1].shape == (1, 0, 3, 4)
     assert sharpmax.attention_statistics(*tensors[:2], **options).entropy().shape == (1, 0, 3)
+    # One number per head: none.
+    for kind in (Exponential, EntropyTarget):
+        numbers = torch.zeros(0, dtype=torch.float64, requires_grad=True)
+        output = sharpmax.attention(*tensors, policy=kind(numbers), **options)
+        found = torch.autograd.grad(output.sum(), [*tensors, numbers], allow_unused=True)
+        assert found[3] is None or found[3].shape == (0,)
 
 
 @every_impl
@@ -241,26 +247,32 @@ def test_views_and_subclasses_mean_what_they_mean_elsewhere(impl: str) -> None:
 
 
 @every_impl
-@pytest.mark.parametrize("limit", [14.0, 48.0, 1.0])
+@few_or_many
+@pytest.mark.parametrize("limit", [14.0, 48.0, 1.0, 1e6])
 @pytest.mark.parametrize("target", [0.0, 0.3])
 def test_rows_at_the_limit_of_an_entropy_target_do_not_move_it(
-    impl: str, limit: float, target: float
+    impl: str, queries: int, limit: float, target: float
 ) -> None:
     # More logits tie for the maximum than the target allows, so that beta is the limit itself.
     generator = torch.Generator().manual_seed(0)
     dtype = precise(impl)
-    query, value = torch.randn(2, 1, 1, 4, 8, generator=generator, dtype=dtype).unbind()
+    query = torch.randn(1, 1, queries, 8, generator=generator, dtype=dtype)
+    value = torch.randn(1, 1, 4, 8, generator=generator, dtype=dtype)
     key = torch.randn(1, 1, 1, 8, generator=generator, dtype=dtype).repeat(1, 1, 4, 1)
-    leaves = [x.clone().requires_grad_() for x in (query, key, value)]
-    ours = torch.autograd.grad(
-        sharpmax.attention(*leaves, policy=EntropyTarget(target, limit), impl=impl).square().sum(),
-        leaves,
-    )
-    held = torch.autograd.grad(
-        sharpmax.attention(*leaves, policy=Constant(limit), impl=impl).square().sum(), leaves
-    )
-    for one, other in zip(ours, held, strict=True):
-        torch.testing.assert_close(one, other)
+    leaves = [
+        x.clone().requires_grad_() for x in (query, key, value, torch.zeros_like(value[0, 0, :, 0]))
+    ]
+
+    def gradients(policy: Policy) -> tuple[torch.Tensor, ...]:
+        output = attend(*leaves, policy=policy, impl=impl)
+        return torch.autograd.grad(output.square().sum(), leaves)
+
+    # Terms of the size of the limit cancel, and nothing but their rounding may differ.
+    close = {"rtol": 0.0, "atol": 64 * torch.finfo(dtype).eps * limit * queries}
+    for ours, held in zip(
+        gradients(EntropyTarget(target, limit)), gradients(Constant(limit)), strict=True
+    ):
+        torch.testing.assert_close(ours, held, **close)
 
 
 def test_a_policy_keeps_the_numbers_that_it_was_given() -> None:

@@ -182,7 +182,7 @@ def through_policy(
 def _per_head(rows: Tensor, parameters: Tensor) -> Tensor:
     """Sum [batch, heads, queries] to the heads of the parameters, or to one."""
     summed = rows.sum(dim=(0, 2)).to(parameters.dtype)
-    return summed if len(parameters) > 1 else summed.sum()[None]
+    return summed if len(parameters) != 1 else summed.sum()[None]
 
 
 _tables: dict[int, tuple[weakref.ref[Policy], tuple[Form, Tensor], int]] = {}

@@ -104,8 +104,9 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
       if (settled) {
         next = guess[r];
       } else if (!(next > low[r] && next < high[r])) {
-        // Beyond the limit, try the limit itself, once. Otherwise halve the bracket.
-        next = next >= high[r] && !limit_tried[r] ? high[r] : 0.5 * (low[r] + high[r]);
+        // Beyond the limit, try the limit itself, once. Otherwise halve the bracket. A row of ties has no slope, so that its next
+        // guess is NaN: no beta changes its entropy, and it belongs to the limit.
+        next = !(next < high[r]) && !limit_tried[r] ? high[r] : 0.5 * (low[r] + high[r]);
       } else {
         // Halley's error is of the third order, and the third derivative is at most a few times the others. If the error is
         // negligible, this step is the last, and its result needs no check.
