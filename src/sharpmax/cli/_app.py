@@ -11,6 +11,7 @@ from sharpmax.cli.calibrate import calibrate
 from sharpmax.cli.demo import demo
 from sharpmax.cli.diagnose import diagnose
 from sharpmax.cli.evaluate import evaluate
+from sharpmax.cli.explore import explore
 from sharpmax.cli.theory import theory
 
 app = typer.Typer(
@@ -21,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (calibrate, demo, diagnose, evaluate, theory):
+for command in (calibrate, demo, diagnose, evaluate, explore, theory):
     app.command()(command)
 
 

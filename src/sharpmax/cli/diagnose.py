@@ -64,6 +64,14 @@ def diagnose(
     sink: Annotated[
         bool, Option("--sink", help="Leave out the first token and learned sinks.")
     ] = False,
+    examples: Annotated[
+        int,
+        Option(
+            min=0,
+            help="Number of rows per head whose tokens with the largest weights are recorded in "
+            "the JSON file. `sharpmax explore` shows them.",
+        ),
+    ] = 0,
     seed: Annotated[int, Option(min=0, help="Seed of the numbers in prompts.")] = 0,
     dtype: Dtype = None,
     output: Annotated[Path, Option(help="File for the report.")] = Path("build/diagnosis.html"),
@@ -83,6 +91,8 @@ def diagnose(
     if text is not None and prompt is not None:
         refuse("--text", "expected a text or a prompt, got both")
     texts = read_texts("--text", None if text is None else [text])
+    if examples and json is None:
+        refuse("--examples", "expected --json FILE, which holds them, got none")
     for folder in {output.parent, (json or output).parent, pictures or output.parent}:
         # Before the work, so that a folder that cannot be written to is found at once.
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,18 +108,20 @@ def diagnose(
     loaded, beside = (load_function if by_function else load)(console, model, dtype)
     options: dict[str, Any] = {} if rows is None else {"rows": rows}
     given: Any = beside
+    tokenizer = None if by_function else beside
     if by_function:
         options["lengths"] = asked or (_FUNCTION_LENGTHS if callable(given) else None)
         source = f"inputs of {model}"
     elif prompt is not None:
         given = _prompts(loaded, beside, asked, inputs or _PROMPT_INPUTS, seed)
-        options = {"unit": "elements", "rows": rows or 1}
+        options |= {"unit": "elements", "rows": rows or 1}
         source = "prompts for the maximum of numbers below 10,000"
     else:
         source, words = next(iter(named_texts(texts or None).items()))
         source = f"text of {source}" if texts else source
         given, options["lengths"] = _pieces(loaded, beside, words, asked, inputs)
-    measured = replace(_measure(console, loaded, given, sink=sink, **options), source=source)
+    options |= {"sink": sink, "examples": examples, "tokenizer": tokenizer}
+    measured = replace(_measure(console, loaded, given, **options), source=source)
     with console.status("Drawing"):
         report = measured.to_html(output)
         drawn = {} if pictures is None else draw_diagnosis(pictures, measured)

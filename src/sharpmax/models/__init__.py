@@ -27,6 +27,7 @@ from sharpmax.models._calibration.objectives import (
 )
 from sharpmax.models._calibration.result import Calibration, LayerCalibration, OtherModelError
 from sharpmax.models._diagnosis.diagnose import diagnose
+from sharpmax.models._diagnosis.examples import ExampleKey, ExampleRow
 from sharpmax.models._diagnosis.heads import Distribution, Head, HeadRecord
 from sharpmax.models._diagnosis.result import Diagnosis
 from sharpmax.models._evaluation.evaluate import EvaluationProgress, evaluate
@@ -40,10 +41,10 @@ from sharpmax.models._way import CannotSharpenError
 __all__ = [
     "Answer", "Asked", "Calibration", "CannotLoadError", "CannotSharpenError", "CellResult",
     "Comparison", "DamagedFileError", "Diagnosis", "Distribution", "Evaluation",
-    "EvaluationProgress", "Head", "HeadRecord", "LayerCalibration", "LayerStatus",
-    "OtherModelError", "Recorder", "Sharpened", "Splits", "Stage", "Verdict", "Window", "answer",
-    "answer_loss", "calibrate", "diagnose", "evaluate", "load_model", "record", "sharpen",
-    "text_loss", "text_splits",
+    "EvaluationProgress", "ExampleKey", "ExampleRow", "Head", "HeadRecord", "LayerCalibration",
+    "LayerStatus", "OtherModelError", "Recorder", "Sharpened", "Splits", "Stage", "Verdict",
+    "Window", "answer", "answer_loss", "calibrate", "diagnose", "evaluate", "load_model",
+    "record", "sharpen", "text_loss", "text_splits",
 ]  # fmt: skip
 
 for _error in (CannotLoadError, CannotSharpenError, DamagedFileError, OtherModelError):

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._files import versions
 from sharpmax.models import _inspect
+from sharpmax.models._diagnosis.examples import with_texts
 from sharpmax.models._diagnosis.heads import summarise
 from sharpmax.models._diagnosis.inputs import check_count, prepare, prepare_calls
 from sharpmax.models._diagnosis.meter import LooksAheadError, Meter
@@ -38,6 +39,7 @@ def diagnose(
     tail: int = TAIL,
     rows: int = ROWS,
     unit: str = "tokens",
+    examples: int = 0,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> Diagnosis:
     """Measure every head of a model as its inputs grow, and judge it.
@@ -70,12 +72,14 @@ def diagnose(
             the same number for each; every input is then one pass, and used whole.
         lengths: numbers of tokens, at least two. Default: the longest that the model and the
             shortest input allow, and its halves down to 64. With a mapping: some or all sizes.
-        tokenizer: converts texts to tokens.
+        tokenizer: converts texts to tokens, and the tokens of examples to text.
         sink: exclude sinks from entropy, n, largest weight and spread, and judge the rest. Sinks
             are the first token, and a learned sink (gpt-oss), which otherwise counts as a key.
         tail: number of tokens that count as the last ones.
         rows: number of measured rows per length, at most half of the length.
         unit: what the sizes of a mapping count, such as "elements".
+        examples: number of rows per head whose keys with the largest weights are recorded, of the
+            first input at its longest length. `sharpmax explore` shows them.
         on_progress: called after each layer with the number of finished inputs, including the
             fraction of the current one, and the number of inputs (with a mapping: per size).
 
@@ -104,6 +108,7 @@ def diagnose(
     inner, layers = way.model, way.layers
     check_count("tail", tail, 1)
     check_count("rows", rows, 1)
+    check_count("examples", examples, 0)
     reads_tokens = isinstance(way, HuggingFace)
     if reads_tokens:
         _check_model(inner, [layer.kind for layer in layers])
@@ -120,7 +125,7 @@ def diagnose(
         if on_progress is not None and share < 1:
             on_progress(finished + share, len(given))
 
-    meter = Meter(rows, tail, sink, report_layer)
+    meter = Meter(rows, tail, sink, report_layer, examples)
     # Kinds may be wrong about causality: the meter notices rows that look ahead.
     causal = any(layer.kind != "encoder" for layer in layers if layer.unreachable is None)
     at_once = causal and reads_tokens and not isinstance(texts_or_ids, Mapping)
@@ -177,6 +182,9 @@ def diagnose(
         unmeasured=unmeasured,
         notes=recording.notes,
         versions=versions(("numpy", "torch", "transformers")),
+        examples=with_texts(
+            meter.examples, given[0][chosen[-1]].tolist() if reads_tokens else None, tokenizer
+        ),
     )
 
 

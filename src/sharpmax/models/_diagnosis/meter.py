@@ -14,6 +14,7 @@ from sharpmax._arrays import Array
 from sharpmax._attention import LOGITS_AT_ONCE, Problem, logits_and_visibility, masked_below
 from sharpmax._errors import SharpmaxError
 from sharpmax._statistics import statistics
+from sharpmax.models._diagnosis.examples import Found, chosen_rows, pick
 
 Values = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
 
@@ -52,13 +53,20 @@ class Meter:
     """Measure the last rows of prefixes, for each layer; they are final after `keep`.
 
     `sink` excludes sinks (the first token and a learned sink) from entropy, count, largest weight
-    and spread.
+    and spread. `examples` rows of the first input are recorded, at its longest length.
     """
 
     def __init__(
-        self, rows: int, tail: int, sink: bool, on_layer: Callable[[], None] = lambda: None
+        self,
+        rows: int,
+        tail: int,
+        sink: bool,
+        on_layer: Callable[[], None] = lambda: None,
+        examples: int = 0,
     ) -> None:
         self.rows, self.tail, self.sink, self._on_layer = rows, tail, sink, on_layer
+        self._examples = examples
+        self.examples: dict[int, Found] = {}  # by layer
         self.kept: Slots = {}
         self.open: Slots = {}  # of the current input
         self._prefixes: tuple[int, ...] | None = ()
@@ -87,6 +95,14 @@ class Meter:
                 figures, windowed = measure(block, self.tail, self.sink, self._prefixes is None)
                 slot.blocks.append(figures)
                 slot.windowed |= windowed
+        if self._examples and not self.kept:
+            longest = max(self._prefixes or (keys,))
+            stop = queries if self._prefixes is None else longest
+            self.examples[layer] = [
+                example
+                for row in chosen_rows(stop - rows_of(stop, self.rows), stop, self._examples)
+                for example in pick(_prefix(problem, row, row + 1, longest), row)
+            ]
         # Only now, so that an interrupt leaves a layer at all prefixes of a pass or at none.
         _add(self.open, found)
         self._on_layer()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from sharpmax._extras import require
 from sharpmax._files import typed_fields
+from sharpmax.models._diagnosis.examples import ExampleRow
 from sharpmax.models._diagnosis.heads import VERDICTS, Head, HeadRecord
 from sharpmax.models._saved import Saved
 
@@ -57,6 +58,7 @@ class Diagnosis(Saved):
         notes: how the model itself changes its temperature as inputs grow.
         versions: versions of the software that measured it.
         source: description of the inputs; may be empty.
+        examples: recorded rows, if there were to be examples.
     """
 
     FORMAT: ClassVar[str] = "sharpmax diagnosis 2"
@@ -79,6 +81,7 @@ class Diagnosis(Saved):
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    examples: tuple[ExampleRow, ...] = ()
 
     @property
     def name(self) -> str:
@@ -218,11 +221,14 @@ class Diagnosis(Saved):
 
     def to_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self), allow_nan=False))
+        if not self.examples:
+            # As in files of earlier versions, which know no examples.
+            del plain["examples"]
         return plain
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
-        made: Diagnosis = typed_fields(data, cls)
+        made: Diagnosis = typed_fields({"examples": [], **data}, cls)
         if not made.heads or len(made.tokens) != len(made.lengths) or min(made.lengths) < 1:
             raise ValueError("expected some heads, positive lengths and as many numbers of tokens")
         for head in made.heads:
