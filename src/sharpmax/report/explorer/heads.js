@@ -183,6 +183,7 @@ function showHead(diagnosis, head, [rule, parameters], shapeRow) {
   if (examples.length) {
     place.append(
       element("h3", {}, `Tokens that it attends to: plain, and with “${POLICIES[rule].label}”`),
+      element("p", { class: "soft" }, "Weights with a rule are interpolated, to within a percent."),
       element("div", { class: "examples" },
         ...examples.map((each) => showExample(each, diagnosis.betas, rule, parameters))));
   }
@@ -206,7 +207,7 @@ function likeHead(n, spread, entropy) {
 // Mass, entropy and variance of a recorded row at a beta.
 //
 // The file has the logarithm of the mass and its derivative at a few betas. Between them a cubic in
-// log(beta) is within a thousandth; beyond the last, the recorded tokens have all the weight.
+// log(beta) is within a percent; beyond the last, the recorded tokens have all the weight.
 export function temperExample(example, betas, beta) {
   const gaps = example.keys.map(({ gap }) => gap);
   if (beta > betas.at(-1)) return temper({ gaps, counts: gaps.map(() => 1) }, beta);
