@@ -17,7 +17,7 @@ from sharpmax._version import __version__
 if TYPE_CHECKING:
     from sharpmax import models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
-    from sharpmax.models import calibrate, diagnose, evaluate, sharpen
+    from sharpmax.models import calibrate, diagnose, evaluate, fold, sharpen
 
 __all__ = [
     "MissingExtraError",
@@ -30,6 +30,7 @@ __all__ = [
     "diagnose",
     "entropy",
     "evaluate",
+    "fold",
     "inverse_temperature",
     "merge_all",
     "models",
@@ -50,6 +51,7 @@ _LAZY = {
     "calibrate": ("sharpmax.models", "transformers", "models"),
     "diagnose": ("sharpmax.models", "transformers", "models"),
     "evaluate": ("sharpmax.models", "transformers", "models"),
+    "fold": ("sharpmax.models", "transformers", "models"),
     "models": ("sharpmax.models", "transformers", "models"),
     "nn": ("sharpmax.nn", "torch", "torch"),
     "normalisers": ("sharpmax.normalisers", "torch", "torch"),

@@ -12,6 +12,7 @@ from sharpmax.cli.demo import demo
 from sharpmax.cli.diagnose import diagnose
 from sharpmax.cli.evaluate import evaluate
 from sharpmax.cli.explore import explore
+from sharpmax.cli.fold import fold
 from sharpmax.cli.theory import theory
 
 app = typer.Typer(
@@ -22,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (calibrate, demo, diagnose, evaluate, explore, theory):
+for command in (calibrate, demo, diagnose, evaluate, explore, fold, theory):
     app.command()(command)
 
 

@@ -33,21 +33,25 @@ from sharpmax.models._diagnosis.result import Diagnosis
 from sharpmax.models._evaluation.evaluate import EvaluationProgress, evaluate
 from sharpmax.models._evaluation.result import CellResult, Evaluation
 from sharpmax.models._evaluation.verdict import Comparison, Verdict
+from sharpmax.models._fold.fold import fold
+from sharpmax.models._fold.report import CannotFoldError, Folded, FoldReport, NotFolded
 from sharpmax.models._handle import LayerStatus, Sharpened
 from sharpmax.models._load import CannotLoadError, load_model
 from sharpmax.models._sharpen import record, sharpen
 from sharpmax.models._way import CannotSharpenError
 
 __all__ = [
-    "Answer", "Asked", "Calibration", "CannotLoadError", "CannotSharpenError", "CellResult",
-    "Comparison", "DamagedFileError", "Diagnosis", "Distribution", "Evaluation",
-    "EvaluationProgress", "ExampleKey", "ExampleRow", "Head", "HeadRecord", "LayerCalibration",
-    "LayerStatus", "OtherModelError", "Recorder", "Sharpened", "Splits", "Stage", "Verdict",
-    "Window", "answer", "answer_loss", "calibrate", "diagnose", "evaluate", "load_model",
-    "record", "sharpen", "text_loss", "text_splits",
+    "Answer", "Asked", "Calibration", "CannotFoldError", "CannotLoadError", "CannotSharpenError",
+    "CellResult", "Comparison", "DamagedFileError", "Diagnosis", "Distribution", "Evaluation",
+    "EvaluationProgress", "ExampleKey", "ExampleRow", "FoldReport", "Folded", "Head", "HeadRecord",
+    "LayerCalibration", "LayerStatus", "NotFolded", "OtherModelError", "Recorder", "Sharpened",
+    "Splits", "Stage", "Verdict", "Window", "answer", "answer_loss", "calibrate", "diagnose",
+    "evaluate", "fold", "load_model", "record", "sharpen", "text_loss", "text_splits",
 ]  # fmt: skip
 
-for _error in (CannotLoadError, CannotSharpenError, DamagedFileError, OtherModelError):
+for _error in (
+    CannotFoldError, CannotLoadError, CannotSharpenError, DamagedFileError, OtherModelError,
+):  # fmt: skip
     # Tracebacks show where to import it from.
     _error.__module__ = __name__
 

@@ -24,6 +24,27 @@ IGNORED_ARGUMENTS = {
 }  # fmt: skip
 """Arguments that families pass to their attention and that do not change its result."""
 
+QUERY_PROJECTIONS = (
+    "q_b_proj", "q_proj", "query", "q_attn", "q_lin", "q", "linear_q", "Wq", "to_q",
+)  # fmt: skip
+"""Projections to queries alone; if a layer has several, the first is the last step."""
+
+STACKED_PROJECTIONS = ("qkv_proj", "c_attn", "Wqkv", "qkv")
+"""Projections to all queries, then all keys, then all values."""
+
+INTERLEAVED_PROJECTIONS = ("query_key_value",)
+"""Projections to the query, key and value of one head after the other."""
+
+OUTPUT_PROJECTIONS = (
+    "o_proj", "out_proj", "c_proj", "dense", "out_lin", "o", "linear_out", "Wo", "proj",
+    "projection", "projection_layer", "output",
+)  # fmt: skip
+"""Projections from the outputs of all heads."""
+
+OUTPUT_NORMS = ("attn_sub_norm", "groupnorm", "inner_attn_ln", "o_norm")
+"""Norms of the outputs of heads, before the projection."""
+
+_QUERY_NORM = re.compile(r"(q|qk|query)(_b)?_?(layer)?_?norm")
 _HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _CROSS_NAMES = {
     "encoder_attn", "encdecattention", "crossattention", "cross_attn", "cross_attention",
@@ -59,6 +80,24 @@ def head_count(module: nn.Module) -> int | None:
             if isinstance(count := _read(owner, name), int):
                 return count
     return None
+
+
+def query_norm(module: nn.Module) -> tuple[str, nn.Module] | None:
+    """Return the norm of the queries after their projection, with its name, or None."""
+    named = module.named_children()
+    return next(((name, norm) for name, norm in named if _QUERY_NORM.fullmatch(name)), None)
+
+
+def output_projection(model: nn.Module, name: str) -> str | None:
+    """Return the name of the projection from the outputs of the heads of a layer, or None."""
+    layer = model.get_submodule(name)
+    for child in OUTPUT_PROJECTIONS:
+        if isinstance(getattr(layer, child, None), nn.Module):
+            return f"{name}.{child}"
+    # BERT and its descendants have it in a sibling.
+    parent = name.rpartition(".")[0]
+    beside = getattr(model.get_submodule(parent), "output", None)
+    return f"{parent}.output.dense" if hasattr(beside, "dense") else None
 
 
 def sounds_like_attention(module: nn.Module) -> bool:

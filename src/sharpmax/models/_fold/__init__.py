@@ -1,0 +1,1 @@
+"""Fold a calibration into the weights of a model."""
