@@ -214,7 +214,7 @@ def _scalings(
 ) -> list[Scaling]:
     if what == "gain":
         # In single precision, as sharpened attention has them.
-        return places.of_gains(layer, np.float32(own.gain).astype(np.float64))
+        return places.of_gains(layer, np.asarray(own.gain, np.float32).astype(np.float64))
     assert own.policy is not None
     betas = constant_betas(own.policy, seen.heads)
     return places.of_betas(layer, seen, betas, sink_role)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -152,7 +152,8 @@ class Places:
             raise Obstacle(f"{name} has {inputs} inputs for {len(gains)} heads", _KEEP)
         factors = torch.from_numpy(np.repeat(gains, width))
         wide = factors[None] if axis else factors[:, None]
-        return self._checked([Scaling(f"{name}.weight", projection.weight, wide)])
+        weight: Any = projection.weight  # its bias is added after the gains
+        return self._checked([Scaling(f"{name}.weight", weight, wide)])
 
     def _query_projection(self, layer: Layer) -> tuple[str, nn.Linear | Conv1D]:
         known = (
@@ -176,7 +177,8 @@ class Places:
 
     def _scalings(self, name: str, module: nn.Module, factors: Tensor) -> list[Scaling]:
         """Scale the weight of a module, and its bias if it has one."""
-        found = [Scaling(f"{name}.weight", module.weight, factors)]  # type: ignore[arg-type]
+        weight: Any = module.weight
+        found = [Scaling(f"{name}.weight", weight, factors)]
         if isinstance(bias := getattr(module, "bias", None), nn.Parameter):
             found.append(Scaling(f"{name}.bias", bias, factors.reshape(bias.shape)))
         return found
