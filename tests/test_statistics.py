@@ -177,6 +177,18 @@ def test_no_nan_in_gradients(row: list[float]) -> None:
     assert bool(jnp.isfinite(gradient).all())
 
 
+def test_differences_beyond_the_range_of_the_dtype(framework: Framework) -> None:
+    largest = float(np.finfo(np.float32).max)
+    rows = np.array([[largest, -largest], [-largest, largest]], dtype=np.float32)
+    whole = sharpmax.statistics(framework.array(rows))
+    left, right = (sharpmax.statistics(framework.array(rows[:, i : i + 1])) for i in (0, 1))
+    for measured in (whole, left.merge(right)):
+        np.testing.assert_array_equal(framework.numpy(measured.maximum), [largest, largest])
+        np.testing.assert_array_equal(framework.numpy(measured.mass), [1.0, 1.0])
+        np.testing.assert_array_equal(framework.numpy(measured.moment), [0.0, 0.0])
+        np.testing.assert_array_equal(framework.numpy(measured.entropy()), [0.0, 0.0])
+
+
 def test_jit_vmap_and_compile() -> None:
     values = np.random.default_rng(2).normal(size=(4, 3, 6)).astype(np.float32)
     expected = sharpmax.entropy(values)

@@ -165,11 +165,11 @@ BUGS = (
         ("tests/attention/test_agreement.py", "tests/attention/test_laws.py", _CAMPAIGN),
     ),
     Bug(
-        "a sink that stands apart counts in the entropy",
+        "the kernels count a sink that stands apart",
         "attention",
         f"{_IMPL}/cpu.py",
-        "sink = problem.sink if problem.sink_counted else None",
-        "sink = problem.sink",
+        "        problem.offset,\n        problem.sink_counted,\n",
+        "        problem.offset,\n        True,\n",
         (_CAMPAIGN,),
     ),
     Bug(

@@ -174,6 +174,9 @@ class _Gradients:
         coarse = self.exact if double else _gradients_of_oracle(case, torch.float32)[0]
         epsilon = torch.finfo(_precision(case)).eps
         rounding = 8 * torch.finfo(case.query.dtype).eps
+        # Beta multiplies the rounding of a logit, and a weight changes by that share of itself.
+        blur = answer.beta.detach() * _reach(case)
+        blurred = 8 * epsilon * float(blur.max()) if blur.numel() else 0.0
         self.decided = bool((answer.margin > 1e4 * epsilon).all())
         self.tolerance: dict[str, Tensor] = {}
         self.size: dict[str, float] = {}
@@ -182,7 +185,7 @@ class _Gradients:
             size = float(gradient.abs().max()) if gradient.numel() else 0.0
             size = max(size, _terms(case, answer.beta))
             spread = float(_distance(coarse[name], gradient).max()) if gradient.numel() else 0.0
-            tolerance = 8 * spread + (4e3 * epsilon + rounding) * size
+            tolerance = 8 * spread + (4e3 * epsilon + rounding + blurred) * size
             # Terms beyond the range of a half-precision tensor cannot be added up in it.
             beyond = size > torch.finfo(case.query.dtype).max
             self.tolerance[name] = torch.tensor([math.inf if beyond else tolerance])

@@ -17,6 +17,7 @@ from attention_cases import (
     largest_error,
     may_refuse,
 )
+from sharpmax._attention.impl import composed
 from sharpmax.policies import EntropyTarget, Exponential
 
 
@@ -29,6 +30,14 @@ def test_implementations_agree(impl: str) -> None:
 @given(case=cases())
 def test_what_is_chosen_automatically_agrees(case: Case) -> None:
     _agree("auto", case)
+
+
+@settings(max_examples=100)
+@given(case=cases())
+def test_blocks_of_few_queries_agree(case: Case) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(composed, "LOGITS_AT_ONCE", 1000)
+        _agree("composed", case)
 
 
 def _agree(impl: str, case: Case) -> None:

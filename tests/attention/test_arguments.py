@@ -103,3 +103,10 @@ def test_cpu_kernels_refuse_other_devices() -> None:
     meta = Q.to("meta")
     with pytest.raises(NotImplementedError, match="on the CPU, these are on meta"):
         sharpmax.attention(meta, meta, meta, policy=Identity(), impl="cpu")
+
+
+def test_a_policy_that_fitted_other_heads_before_is_checked_again() -> None:
+    policy = Exponential([0.5, 1.0, 1.5, 2.0])
+    sharpmax.attention(Q, Q, Q, policy=policy)
+    with pytest.raises(ValueError, match=r"Exponential\.reference: .*2 query heads"):
+        sharpmax.attention(Q[:, :2], Q[:, :2], Q[:, :2], policy=policy)

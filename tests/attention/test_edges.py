@@ -107,6 +107,30 @@ def test_hidden_keys_and_values_do_not_exist(
 
 
 @every_impl
+@few_or_many
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+@pytest.mark.parametrize("spoilt", [1, 2], ids=["key", "value"])
+def test_gradients_do_not_pass_through_what_is_hidden(
+    impl: str, queries: int, odd: float, spoilt: int
+) -> None:
+    # The first row sees nothing, and nobody sees the odd one.
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 2, queries, 8, generator=generator)
+    key, value = torch.randn(2, 1, 2, 5, 8, generator=generator).unbind()
+    visible = torch.ones(queries, 5, dtype=torch.bool)
+    visible[0], visible[:, 3] = False, False
+    tensors = [query, key, value]
+    found = []
+    for number in (0.0, odd):
+        tensors[spoilt][:, :, 3] = number
+        leaves = [x.clone().requires_grad_() for x in tensors]
+        output = attend(*leaves, visible, policy=LogLength(0.6), impl=impl)
+        found.append([output.detach(), *torch.autograd.grad(output.sum(), leaves)])
+    for clean, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, clean)
+
+
+@every_impl
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_odd_value_beside_keys_that_nobody_sees(impl: str, dtype: torch.dtype) -> None:
     # 64 keys on end are hidden, so that a kernel may pass over them and hold no logits of theirs.

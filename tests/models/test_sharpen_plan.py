@@ -45,6 +45,8 @@ def test_heads_in_every_layer_or_by_layer() -> None:
     assert policies("llama", POLICY, heads=[1, 3]) == [some, some]
     assert policies("llama", POLICY, heads={1: [1, 3]}) == [None, some]
     assert policies("gemma2", POLICY, heads={"sliding": (1, 3), 1: range(4)}) == [some, POLICY]
+    # The last choice that names a layer counts.
+    assert policies("gemma2", POLICY, heads={"sliding": (0,), 0: (1, 3)}) == [some, None]
 
 
 @pytest.mark.parametrize(

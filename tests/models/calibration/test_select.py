@@ -79,6 +79,7 @@ def _guard() -> Term:
 def test_no_more_is_kept_than_ordinary_text_allows() -> None:
     with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
         free = select(sharpened, parameters, _numbers(), _task(), _guard(), tolerance=float("inf"))
+        assert free.chosen is not None
         harms = sorted(candidate.harm for candidate in free.candidates)
         assert len(harms) == len(SCALES), "one head, at each scale"
         assert harms[0] != harms[1]
@@ -88,7 +89,19 @@ def test_no_more_is_kept_than_ordinary_text_allows() -> None:
         none = select(
             sharpened, parameters, _numbers(), _task(), _guard(), tolerance=harms[0] - 1e-3
         )
-    assert free.chosen is not None
+        # Bounds are two standard errors away.
+        before, whole = parameters.neutral(), free.numbers / free.chosen.scale
+        for candidate in free.candidates:
+            for term, near, far in (
+                (_task(), candidate.gain, candidate.certain),
+                (_guard(), -candidate.rise, -candidate.harm),
+            ):
+                pair = (
+                    losses_of(sharpened, parameters, numbers, term)
+                    for numbers in (before, candidate.scale * whole)
+                )
+                fell, error = difference(*pair)
+                assert (near, far) == pytest.approx((fell, fell - 2 * error))
     assert free.chosen.gain == max(candidate.gain for candidate in free.candidates)
     assert some.chosen is not None
     assert some.chosen.harm == pytest.approx(harms[0])

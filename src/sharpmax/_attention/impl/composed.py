@@ -69,13 +69,17 @@ def attend(
         scale=problem.scale,
         enable_gqa=problem.group > 1,
     )
+    # Before rows without keys are set to 0: gradients would pass through what is hidden there.
+    odd = _is_odd(output)
+    if torch.is_grad_enabled() and (problem.query.requires_grad or problem.key.requires_grad):
+        odd = odd or _is_odd(problem.key)
     if problem.key.shape[2] == 0:
         output = torch.zeros_like(output)
     elif mask is not None:
         output = torch.where(mask.any(-1, keepdim=True), output, 0.0)
     mass = _blocks(problem, _log_mass, beta)[0] if log_mass else None
-    if _is_odd(output):
-        # The stock kernel makes NaN of infinite logits and of odd values that are hidden.
+    if odd:
+        # The stock kernel makes NaN of infinite logits and of odd numbers that are hidden.
         return _blocks(problem, _output, beta)[0], mass
     return output.to(problem.query.dtype), mass
 
