@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from experiments.attention_speed.tables import length_label, thread_label
 from experiments.attention_speed.workloads import KINDS
-from experiments.common.timing import machine_line
+from experiments.common.timing import machine_line, read_benchmark
 from sharpmax.report._page import style
 
 __all__ = ["HEADLINES", "draw_comparison", "draw_ratios", "figures"]
@@ -57,7 +56,7 @@ def figures(results: Path) -> Iterator[Path]:
     """
     path = results / "benchmark.json"
     if path.exists():
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = read_benchmark(path)
         for drawn in (
             draw_ratios(result, results / "ratio.png", HEADLINES),
             draw_ratios(result, results / "workloads.png"),

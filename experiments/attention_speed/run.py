@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from experiments.attention_speed.figures import figures
 from experiments.attention_speed.profile import attention_profile
 from experiments.attention_speed.workloads import KINDS, full_workloads, quick_workloads
 from experiments.common.command import Output, Quick, Resume, current_command, show
-from experiments.common.timing import conditions, run_steps
+from experiments.common.timing import conditions, read_benchmark, run_steps
 from sharpmax._files import RefusedError, refuse_earlier, write_json
 from sharpmax.cli._inputs import numbers
 from sharpmax.cli._progress import Bars
@@ -92,7 +91,7 @@ def run(
                 if not (resume and path.exists()):
                     profile = attention_profile(length, seconds=seconds)
                     write_json(path, {"command": command, **profile})
-                profile = json.loads(path.read_text(encoding="utf-8"))
+                profile = read_benchmark(path)
                 printed.append(tables.profile_table(profile))
         except NotImplementedError as error:
             raise RefusedError(f"the benchmark needs the CPU kernels: {error}") from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.attention_speed.benchmark import OURS
 from experiments.attention_speed.workloads import KINDS
-from experiments.common.timing import machine_line, verdict
+from experiments.common.timing import machine_line, read_benchmark, verdict
 from sharpmax.report._page.tables import Table
 
 __all__ = [
@@ -239,7 +238,7 @@ def _row(
 
 
 def _read(path: Path) -> Record | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_benchmark(path) if path.exists() else None
 
 
 def _own(result: Record) -> list[Record]:

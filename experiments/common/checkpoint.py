@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sharpmax._files import DamagedFileError, replace_file
+from sharpmax._files import DamagedFileError, parse_json, replace_file
 
 __all__ = ["read_tensors", "write_tensors"]
 
@@ -40,9 +40,11 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            description = json.loads((file.metadata() or {})["sharpmax"])
+            description = parse_json((file.metadata() or {})["sharpmax"], str(path))
+            if not isinstance(description, dict):
+                raise KeyError("a description")
             return description, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError) as error:
         raise DamagedFileError(
             f"{path}: the file is truncated or not from sharpmax ({error}); remove it and run again"
         ) from None

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from experiments.common.significance import bootstrap_interval, paired_p_value
-from sharpmax._files import machine, read_sealed, versions, write_sealed
+from sharpmax._files import (
+    DamagedFileError,
+    machine,
+    read_sealed,
+    typed,
+    typed_fields,
+    versions,
+    write_sealed,
+)
 
 __all__ = ["OverSeeds", "RecordTable"]
 
@@ -50,11 +58,15 @@ class OverSeeds:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make the record that plain data describes; other entries are ignored."""
+        """Make the record that plain data describes; other entries are ignored.
+
+        Raises:
+            TypeError: An entry is missing, or is something else than the field.
+        """
         kind: Any = cls
-        found = {field.name: data[field.name] for field in fields(kind)}
-        # JSON has no tuples.
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+        names = {each.name for each in fields(kind)}
+        made: Self = typed_fields({k: v for k, v in data.items() if k in names}, cls, "record")
+        return made
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,17 @@ class RecordTable(Generic[Record]):
             DamagedFileError: The file is truncated, was edited, or is another kind of file.
         """
         data = read_sealed(path, cls.KIND)
-        data["seeds"] = tuple(data["seeds"])
-        data["records"] = tuple(map(cls.RECORD.from_dict, data["records"]))
-        return cls(**{each.name: data[each.name] for each in fields(cls)})
+        names = {each.name for each in fields(cls)}
+        plain = {name: value for name, value in data.items() if name in names}
+        try:
+            if not isinstance(rows := plain.get("records"), list):
+                raise TypeError(f"records: expected a list, got {type(rows).__name__}")
+            records = tuple(
+                typed(row, cls.RECORD, f"records[{number}]") for number, row in enumerate(rows)
+            )
+            table: Self = typed_fields({**plain, "records": []}, cls, "table")
+        except TypeError as error:
+            raise DamagedFileError(
+                f"{path}: not a table of this experiment ({error}); run the command that made it"
+            ) from None
+        return replace(table, records=records)

@@ -17,7 +17,15 @@ from typing import Any
 
 import torch
 
-from sharpmax._files import check_settings, machine, refuse_earlier, versions, write_json
+from sharpmax._files import (
+    DamagedFileError,
+    check_settings,
+    machine,
+    read_json,
+    refuse_earlier,
+    versions,
+    write_json,
+)
 
 __all__ = [
     "Step",
@@ -25,6 +33,7 @@ __all__ = [
     "conditions",
     "interleave",
     "machine_line",
+    "read_benchmark",
     "run_steps",
     "thread_count",
     "verdict",
@@ -196,6 +205,24 @@ def verdict(value: float, target: float, *, at_least: bool = False) -> str:
     return f"missed by {missed:.1%}" if missed > 0 else "met"
 
 
+def read_benchmark(path: Path) -> dict[str, Any]:
+    """Read what `run_steps` wrote, or a profile.
+
+    Raises:
+        DamagedFileError: The file is truncated or has another format.
+    """
+    result = read_json(path)
+    found = result if isinstance(result, dict) else {}
+    # A profile has no steps and no memory.
+    lists = [found.get("records"), found.get("steps", []), found.get("memory", [])]
+    if not all(isinstance(each, list) for each in lists):
+        raise DamagedFileError(
+            f"{path}: expected records, steps and memory of a benchmark as lists; run the command"
+            " that made the file again"
+        )
+    return found
+
+
 def run_steps(
     path: Path,
     header: Mapping[str, Any],
@@ -219,13 +246,14 @@ def run_steps(
     Raises:
         FileExistsError: The file exists, and `resume` is false.
         SettingsChangedError: The file has another header.
+        DamagedFileError: The file is truncated or has another format.
     """
     plain = json.loads(json.dumps(header))
     result = {**plain, "steps": [], "records": [], "memory": []}
     if path.exists():
         if not resume:
             refuse_earlier(path.parent)
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = read_benchmark(path)
         check_settings(result, plain, path)
     for number, (name, measure) in enumerate(steps.items()):
         on_step(number, name)

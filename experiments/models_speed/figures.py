@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.common.timing import machine_line
+from experiments.common.timing import machine_line, read_benchmark
 from experiments.models_speed.tables import TITLES, compared
 from sharpmax.report._page import style
 
@@ -24,7 +23,7 @@ _MET, _MISSED, _WITHOUT = style.GREEN, style.VERMILION, style.BLUE
 
 def figures(results: Path) -> Iterator[Path]:
     """Draw the figures of a run into its folder and yield their paths."""
-    result = json.loads((results / "benchmark.json").read_text(encoding="utf-8"))
+    result = read_benchmark(results / "benchmark.json")
     yield draw_cost(result, results / "cost.png")
 
 

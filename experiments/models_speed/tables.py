@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from experiments.common.timing import machine_line, verdict
+from experiments.common.timing import machine_line, read_benchmark, verdict
 from sharpmax.report._page.tables import Table
 
 __all__ = ["TITLES", "compared", "memory_table", "tables", "times_table"]
@@ -34,7 +33,7 @@ def tables(results: Path) -> dict[str, str]:
     Returns:
         Markdown by name.
     """
-    result = json.loads((results / "benchmark.json").read_text(encoding="utf-8"))
+    result = read_benchmark(results / "benchmark.json")
     return {
         "models-times": times_table(result).to_markdown(),
         "models-memory": memory_table(result).to_markdown(),

@@ -116,7 +116,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
         except BlockingIOError:
             raise RefusedError(
                 f"{folder}: another run is writing to this folder; wait until it has ended, or "
-                "choose another --output"
+                "choose another folder"
             ) from None
         except OSError:
             pass

@@ -17,7 +17,7 @@ from experiments.common.timing import (
     thread_count,
     verdict,
 )
-from sharpmax._files import SettingsChangedError
+from sharpmax._files import DamagedFileError, SettingsChangedError
 
 
 class FakeClock:
@@ -186,6 +186,16 @@ def test_a_stopped_benchmark_is_resumed(tmp_path: Path) -> None:
     assert run_steps(path, header, steps.plan(), resume=True) == result
     with pytest.raises(SettingsChangedError, match="threads"):
         run_steps(path, {**header, "settings": {"threads": (1,)}}, steps.plan(), resume=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"records": [', "[]", "{}", '{"records": {}}', '{"records": [], "steps": 1}']
+)
+def test_a_benchmark_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "benchmark.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DamagedFileError, match=r"benchmark\.json: "):
+        run_steps(path, {}, {}, resume=True)
 
 
 def test_conditions_are_plain_data() -> None:

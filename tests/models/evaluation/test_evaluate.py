@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import transformers as hf
 
 import sharpmax
 from calibrations import make_evaluation
-from sharpmax._files import DamagedFileError, SettingsChangedError
+from sharpmax._files import DamagedFileError, RefusedError, SettingsChangedError
 from sharpmax._settings import EvaluationSettings as Settings
 from sharpmax.models import (
     Calibration,
@@ -202,6 +203,20 @@ def test_a_model_and_a_tokenizer_are_enough(model: Any) -> None:
     assert lines[3].split() == ["task", "arm", "480"]
     assert len(lines) == 4 + 6, "no verdict without calibrations"
     assert lines[-1].startswith("text")
+
+
+def test_a_folder_has_one_evaluation_at_a_time(
+    model: Any, holder: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    asked = {"tasks": ["passkey"], "questions": 2, "contexts": 2, "path": tmp_path / "held" / "e"}
+    with pytest.raises(RefusedError, match="held: another run is writing to this folder"):
+        sharpmax.evaluate(model, TOKENS, **asked)
+    with pytest.raises(RefusedError, match="held: another run is writing to this folder"):
+        sharpmax.evaluate(model, metric=lambda *_: [1.0], data={4: [0]}, path=asked["path"])
+    holder.kill()
+    holder.wait()
+    sharpmax.evaluate(model, TOKENS, **asked)
+    assert asked["path"].exists()
 
 
 def test_changes_are_compared_with_controls_and_judged(model: Any, tmp_path: Path) -> None:

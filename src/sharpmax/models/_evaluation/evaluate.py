@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sharpmax._files import SettingsChangedError, refuse_earlier
+from sharpmax._files import SettingsChangedError, locked, refuse_earlier
 from sharpmax._settings import METRIC, TASKS, WORDINGS, EvaluationSettings, Task, Wording
 from sharpmax._version import __version__
 from sharpmax.models._answers import answer
@@ -125,6 +125,7 @@ def evaluate(
         CannotSharpenError: The model is no causal language model, or its attention cannot be
             reached.
         FileExistsError: `path` exists, and `resume` is false.
+        RefusedError: Another process is writing to the folder of `path`.
         SettingsChangedError: `path` has other settings, or another change of the same name.
         ValueError: A text or a length is too short, or the model has too few positions.
 
@@ -158,12 +159,13 @@ def evaluate(
         way, most = open_model(model), max(map(len, data.values()))
         name = Path(way.identity[0]).name or way.identity[1]
         settings = EvaluationSettings(name, {}, most, most, 0, seed, way.dtype)
-        evaluation = open_evaluation(path, settings, command, resume=resume)
-        run(
-            evaluation, way.model, None, (), arms,
-            [Cell(METRIC, length) for length in lengths or sorted(data)],
-            metric=metric, data=data, path=path, on_progress=on_progress,
-        )  # fmt: skip
+        with _alone(path):
+            evaluation = open_evaluation(path, settings, command, resume=resume)
+            run(
+                evaluation, way.model, None, (), arms,
+                [Cell(METRIC, length) for length in lengths or sorted(data)],
+                metric=metric, data=data, path=path, on_progress=on_progress,
+            )  # fmt: skip
         return evaluation
     if tokenizer is None:
         raise ValueError("tokenizer: expected one unless there is a metric, got None")
@@ -177,12 +179,22 @@ def evaluate(
         **facts_of(inner, by_name), questions=questions, contexts=contexts, windows=windows,
         seed=seed,
     )  # fmt: skip
-    evaluation = open_evaluation(path, settings, command, resume=resume)
-    run(
-        evaluation, inner, tokenizer, list(by_name.values()), arms, cells,
-        path=path, on_progress=on_progress,
-    )  # fmt: skip
+    with _alone(path):
+        evaluation = open_evaluation(path, settings, command, resume=resume)
+        run(
+            evaluation, inner, tokenizer, list(by_name.values()), arms, cells,
+            path=path, on_progress=on_progress,
+        )  # fmt: skip
     return evaluation
+
+
+def _alone(path: str | Path | None) -> AbstractContextManager[None]:
+    """Hold the folder of a file, so that two runs cannot overwrite each other's results."""
+    if path is None:
+        return nullcontext()
+    folder = Path(path).absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return locked(folder)
 
 
 def named_texts(texts: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
