@@ -1,5 +1,6 @@
 """Settings of a test run that have to be in force before any framework is imported."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -22,3 +23,10 @@ collect_ignore = [
 
 # Figures are written to files, never shown.
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+def pytest_collection_finish() -> None:
+    # Frameworks leave millions of objects that live as long as the process. Every full collection
+    # would look at all of them, and benchmarks collect before each timing.
+    gc.collect()
+    gc.freeze()
