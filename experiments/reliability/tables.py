@@ -69,6 +69,8 @@ def kinds_table(campaign: Campaign) -> Table:
     for kind in KINDS:
         for name, tally in campaign.tallies.get(kind, {}).items():
             bad = wrong[kind, name]
+            if not tally.cases + bad:
+                continue  # it is not installed
             numbers = (tally.cases + bad, tally.refused, tally.rows, tally.undecided, bad)
             rows.append([NAMES[kind], f"`{name}`", *(f"{number:,}" for number in numbers)])
     return Table(
