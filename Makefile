@@ -15,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-EXTRAS := dev,experiments
+EXTRAS := dev,docs,experiments
 EXPERIMENTS := $(filter-out common,$(notdir $(patsubst %/__main__.py,%,$(wildcard experiments/*/__main__.py))))
 
 # On some virtual machines oneDNN dispatches bfloat16 products to instructions that the processor lacks.
@@ -23,7 +23,7 @@ EXPERIMENTS := $(filter-out common,$(notdir $(patsubst %/__main__.py,%,$(wildcar
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables figures fuzz test lint types format clean
+.PHONY: help setup demo tables figures fuzz test lint types docs format clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ lint: $(READY) ## Check style and format.
 
 types: $(READY) ## Check types.
 	$(BIN)/mypy
+
+docs: $(READY) ## Build the site strictly into build/site/html.
+	$(BIN)/python scripts/build_site.py
 
 format: $(READY) ## Format, and repair what can be repaired.
 	$(BIN)/ruff check --fix .

@@ -17,7 +17,9 @@ import sharpmax
 from sharpmax import models, normalisers, policies, theory
 
 ROOT = Path(__file__).parent.parent
-PINNED = ("adapters", "cli", "dev", "entmax", "experiments", "jax", "models", "report", "torch")
+PINNED = (
+    "adapters", "cli", "dev", "docs", "entmax", "experiments", "jax", "models", "report", "torch"
+)  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NOT_IMPORTED = {"jax", "matplotlib", "ml_dtypes", "pandas", "scipy", "torch", "transformers"}
 

@@ -1,0 +1,123 @@
+"""Collect the pages of the site under build/site/source, and build it.
+
+    python scripts/build_site.py
+
+Documents keep their places in the repository, so that their links and pictures work on the site as
+well. The reference is made from what the modules export, the command line from its commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import typer.main
+
+from sharpmax.cli._app import app
+from sharpmax.report.explorer import write_explorer
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "build/site/source"
+PAGES = ("*.md", "docs/*.md", "experiments/*/README.md")
+FILES = ("experiments/*/results/*.png", "experiments/*/results/*.svg", "experiments/*/results/*.md")
+MODULES = ("", "policies", "normalisers", "nn", "models", "tasks", "theory")
+_LINK = re.compile(
+    r"(?P<text>!?\[(?:[^\[\]]|\n)*\])\((?!https?:|#)(?P<file>[^)#\s]+)(?P<anchor>#[^)]*)?\)"
+)
+
+
+def collect() -> None:
+    """Write all sources of the site, new."""
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    found = sorted(path for pattern in (*PAGES, *FILES) for path in ROOT.glob(pattern))
+    for path in found:
+        place = SOURCE / path.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".md":
+            place.write_text(_linked(path, set(found)), encoding="utf-8")
+        else:
+            shutil.copyfile(path, place)
+    write_explorer(SOURCE / "explorer.html")
+    (SOURCE / "reference").mkdir()
+    for name in MODULES:
+        page = SOURCE / f"reference/{name or 'sharpmax'}.md"
+        page.write_text(reference(".".join(filter(None, ("sharpmax", name)))), encoding="utf-8")
+    (SOURCE / "reference/command-line.md").write_text(command_line(), encoding="utf-8")
+
+
+def reference(module: str) -> str:
+    """Return the page of a module: every name that it exports.
+
+    Raises:
+        LookupError: a function or a class has no docstring.
+    """
+    loaded = importlib.import_module(module)
+    parts = [f"# {module}\n", (loaded.__doc__ or "").split("\n\n")[0], ""]
+    for name in sorted(loaded.__all__, key=str.lower):
+        value = getattr(loaded, name)
+        if type(value).__name__ == "module" or name == "__version__":
+            continue
+        if not inspect.isclass(value) and not inspect.isfunction(value):
+            parts.append(f"::: {module}.{name}\n")
+            continue
+        if not (value.__doc__ or "").strip():
+            raise LookupError(f"{module}.{name} has no docstring")
+        # Where it is defined: names that are loaded on demand cannot be followed in the source.
+        home = inspect.getmodule(value)
+        place = home.__name__ if home is not None and name in vars(home) else module
+        parts.append(f"::: {place}.{name}\n")
+    return "\n".join(parts)
+
+
+def command_line() -> str:
+    """Return the page of the command line, from its commands."""
+    parts = ["# Command line\n", f"{app.info.help}\n"]
+    for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        options = [p for p in command.params if p.param_type_name == "option"]
+        words = " ".join(p.name.upper() if p.required else f"[{p.name.upper()}]" for p in arguments)
+        parts += [f"## sharpmax {name}\n", "```console"]
+        parts += [f"$ sharpmax {name} {words} [OPTIONS]".replace("  ", " "), "```\n"]
+        parts += [f"{' '.join(part.split())}\n" for part in (command.help or "").split("\n\n")]
+        parts += ["| argument or option | meaning | default |", "|---|---|---|"]
+        for parameter in (*arguments, *options):
+            written = " ".join((*parameter.opts, *parameter.secondary_opts))
+            shown = parameter.name.upper() if parameter in arguments else written
+            default = getattr(parameter, "show_default", None)
+            if not isinstance(default, str):
+                default = parameter.default
+            default = "" if default is None or callable(default) else f"{default}"
+            cells = (f"`{shown}`", parameter.help or "", default)
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _linked(path: Path, pages: set[Path]) -> str:
+    """Read a document; links to files that are not on the site become text."""
+
+    def link(match: re.Match[str]) -> str:
+        target = Path(os.path.normpath(path.parent / match["file"]))
+        anchor = match["anchor"] or ""
+        if target in pages:
+            return match[0]
+        if target / "README.md" in pages:
+            return f"{match['text']}({match['file'].rstrip('/')}/README.md{anchor})"
+        if match["file"].startswith("../explorer.html"):
+            return match[0]
+        return match["text"].lstrip("!")[1:-1]
+
+    return _LINK.sub(link, path.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    collect()
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "true", "DISABLE_MKDOCS_2_WARNING": "true"}
+    sys.exit(subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode)

@@ -1,0 +1,63 @@
+"""The site builds strictly, fetches nothing, and has every document and every exported name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SITE = ROOT / "build/site/html"
+NOT_NAMES = {"__version__", "models", "nn", "normalisers", "policies", "tasks", "theory"}
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    command = [sys.executable, str(ROOT / "scripts/build_site.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = SITE.rglob("*.html")
+    return {path.relative_to(SITE).as_posix(): path.read_text("utf-8") for path in found}
+
+
+def test_nothing_comes_from_elsewhere(pages: dict[str, str]) -> None:
+    for name, page in pages.items():
+        for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page):
+            address = re.search(r"(?:src|href)=\"?([^\"\s>]+)", tag)
+            assert address is None or not re.match(r"(?:https?:)?//", address[1]), f"{name}: {tag}"
+    styles = "".join(path.read_text("utf-8") for path in SITE.rglob("*.css"))
+    assert not re.search(r"url\([\"']?https?:", styles)
+    assert (SITE / "search/search_index.json").stat().st_size > 100_000
+
+
+def test_every_document_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1]
+    for pattern in ("docs/*.md", "experiments/*/README.md", "*.md"):
+        for path in ROOT.glob(pattern):
+            assert f": {path.relative_to(ROOT).as_posix()}" in navigation, (
+                f"name {path.name} in mkdocs.yml"
+            )
+
+
+@pytest.mark.parametrize(
+    "module", ["", "models", "nn", "normalisers", "policies", "tasks", "theory"]
+)
+def test_every_exported_name_is_in_the_reference(pages: dict[str, str], module: str) -> None:
+    page = pages[f"reference/{module or 'sharpmax'}.html"]
+    loaded = importlib.import_module(".".join(filter(None, ("sharpmax", module))))
+    for name in set(loaded.__all__) - NOT_NAMES:
+        assert re.search(rf"id=\"[\w.]*\.{name}\" class=\"doc doc-heading", page), name
+
+
+def test_commands_and_pictures(pages: dict[str, str]) -> None:
+    app = importlib.import_module("sharpmax.cli._app").app
+    for command in app.registered_commands:
+        name = command.callback.__name__
+        assert f"sharpmax {name}" in pages["reference/command-line.html"]
+    for name, page in pages.items():
+        for image in re.findall(r"<img\b[^>]*>", page):
+            assert re.search(r"alt=\"[^\"]+\"", image), f"{name}: {image}"
