@@ -137,12 +137,12 @@ def test_an_odd_value_beside_keys_that_nobody_sees(impl: str, dtype: torch.dtype
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 1, 24, 8, generator=generator, dtype=dtype)
     key, value = torch.randn(2, 1, 1, 192, 8, generator=generator, dtype=dtype).unbind()
-    sharpmax.attention(query, key, value, impl=impl)  # leaves its logits in memory that is reused
+    attend(query, key, value, impl=impl)  # leaves its logits in memory that is reused
     visible = torch.ones(24, 192, dtype=torch.bool)
     visible[:, 64:128], visible[::2, 3] = False, False
-    clean = sharpmax.attention(query, key, value, visible, impl=impl)
+    clean = attend(query, key, value, visible, impl=impl)
     value[..., 3, 0] = math.nan
-    output = sharpmax.attention(query, key, value, visible, impl=impl)
+    output = attend(query, key, value, visible, impl=impl)
     torch.testing.assert_close(output[:, :, ::2], clean[:, :, ::2])
     assert output[:, :, 1::2, 0].isnan().all()
 

@@ -49,8 +49,11 @@ def attend(
         policy.check_statistics(statistics)
         return output, statistics
     policy.check_heads(problem.query.shape[1])
-    if not measured and (beta := _constant(policy, problem)) is not None:
-        return implementation.attend(problem, beta, log_mass=False)[0], None
+    if not measured:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not detach_temperature):
+            beta = _unmeasured(implementation, policy, problem)
+        if beta is not None:
+            return implementation.attend(problem, beta, log_mass=False)[0], None
     if hasattr(implementation, "held"):
         implementation = implementation.held(problem) or implementation
     with torch.set_grad_enabled(torch.is_grad_enabled() and not detach_temperature):
@@ -62,16 +65,19 @@ def attend(
     return output, RowStatistics(*(entry.detach() for entry in statistics))
 
 
-def _constant(policy: Policy, problem: Problem) -> Tensor | None:
-    """Return beta of all rows, if the policy reads nothing of them."""
+def _unmeasured(implementation: Any, policy: Policy, problem: Problem) -> Tensor | None:
+    """Return beta of all rows, if the policy reads nothing of them but how many keys they see."""
     found = policy.kernel_form()
-    if found is None or found.form not in (Form.CONSTANT, Form.HARD):
+    if found is None or found.form not in (Form.CONSTANT, Form.HARD, Form.LENGTH):
         return None
-    if any(isinstance(column, Tensor) and column.requires_grad for column in found.columns):
-        return None  # rows that see nothing must not move it
     ones = torch.ones(problem.rows, dtype=problem.statistics_dtype, device=problem.query.device)
-    nothing = RowStatistics(ones, ones, ones, ones)
-    beta: Tensor = policy.over_queries().of_statistics(nothing)
+    count = ones
+    learned = any(isinstance(column, Tensor) and column.requires_grad for column in found.columns)
+    if found.form == Form.LENGTH or learned:  # rows that see nothing must not move a parameter
+        count = implementation.count(problem) if hasattr(implementation, "count") else None
+        if count is None:
+            return None
+    beta: Tensor = policy.over_queries().of_statistics(RowStatistics(ones, ones, ones, count))
     return beta
 
 

@@ -12,11 +12,13 @@ Each is a module with these functions, where `problem` is a `sharpmax._attention
         known: it can save work, and the result does not depend on it.
 
 `sharpmax._attention.temperature` puts the policy between the two, so a policy that is written in
-Python works with all of them, gradients included. Four more functions are optional:
+Python works with all of them, gradients included. Five more functions are optional:
 
     temper(problem, beta) -> (entropy, variance)
         Of softmax(beta e), the entropy (differentiable) and the variance of e. Policies with
         `needs_logits` need it.
+    count(problem) -> Tensor | None
+        How many keys each row sees, for policies that read no more; None if `measure` costs less.
     fused(problem, form, table, detach_temperature) -> (output, statistics)
         The composition in one pass, for policies with a `kernel_form`. `table` holds its columns,
         [heads or 1, columns].

@@ -6,14 +6,15 @@ follows from the maximum and the mass of the other keys.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sharpmax._attention.impl.triton import operators
-from sharpmax._attention.impl.triton.launch import WIDEST, interpreted
+from sharpmax._attention.impl.triton import counting, operators
+from sharpmax._attention.impl.triton.launch import WIDEST, interpreted, rows_per_head
+from sharpmax._attention.impl.triton.merging import merge_tempered
+from sharpmax._attention.impl.triton.table import FEW_ROWS
 from sharpmax._attention.problem import Problem
 from sharpmax._extras import available
 from sharpmax._statistics import RowStatistics
@@ -54,12 +55,31 @@ def attend(
     return _attend(problem, beta, log_mass, maximum, None)
 
 
+def count(problem: Problem) -> Tensor | None:
+    """Return how many keys each row sees, without making logits; None if that would cost more.
+
+    It follows from positions and mask, unless a product of query and key may be -inf. Whether it
+    may is told from the largest of both, so that they are read once. For a few rows `measure` with
+    `held` costs less.
+    """
+    if not torch.compiler.is_compiling() and rows_per_head(problem.query, problem.key) <= FEW_ROWS:
+        return None
+    found: Tensor = counting.triton_count(
+        problem.query, problem.key, problem.attn_mask, *_settings(problem)
+    )
+    if problem.sink is None or not problem.sink_counted:
+        return found
+    return found + (_sink(problem) != -torch.inf).to(found.dtype)
+
+
 def held(problem: Problem) -> Held | None:
-    """Return what keeps the logits, if that moves fewer bytes than reading the keys again."""
+    """Return what keeps the logits of a few rows, if that moves fewer bytes than the keys again."""
     if torch.compiler.is_compiling():  # a graph would depend on the number of queries
         return None
-    kept = 8 * problem.group * problem.query.shape[2]
-    return Held() if kept <= problem.key.shape[3] * problem.key.element_size() else None
+    rows = rows_per_head(problem.query, problem.key)
+    again = problem.key.shape[3] * problem.key.element_size()
+    each = 6 if problem.key.element_size() == 2 else 8  # written and read
+    return Held() if rows <= FEW_ROWS and each * rows <= again else None
 
 
 class Held:
@@ -120,7 +140,7 @@ def _temper(problem: Problem, beta: Tensor, scores: Tensor | None) -> tuple[Tens
         sink = _sink(problem).expand_as(maximum)
         top = torch.maximum(maximum, sink).detach()
         one, zero = torch.ones_like(mass), torch.zeros_like(mass)
-        mass, moment, square = operators.merge_tempered(
+        mass, moment, square = merge_tempered(
             torch.stack([maximum, sink]),
             torch.stack([mass, one]),
             torch.stack([moment, zero]),
@@ -161,8 +181,8 @@ def _attend(
         ahead = relative + _tempered_gap(top, sink, beta)
         mass_of_sink = torch.where(sink == 0.0, 0.0, beta * sink)
     else:
-        ahead = mass - torch.where(sink == torch.inf, 0.0, sink)
-        ahead = torch.where(sink == torch.inf, -torch.inf, ahead)
+        ahead = mass - torch.where(torch.isinf(sink), 0.0, sink)
+        ahead = torch.where(torch.isinf(sink), -sink, ahead)
         mass_of_sink = sink
     output = (output * torch.sigmoid(ahead)[..., None]).to(output.dtype)
     return output, torch.logaddexp(mass, mass_of_sink) if log_mass else None
@@ -186,6 +206,7 @@ def _settings(problem: Problem) -> tuple[Any, ...]:
     return problem.scale, problem.softcap, problem.left, problem.right, problem.offset
 
 
-@functools.cache
+# A graph would follow the cache behind it.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _interpreted() -> bool:
     return interpreted()

@@ -13,7 +13,16 @@ t for measure.
 import triton
 import triton.language as tl
 
-from sharpmax._attention.impl.triton.tiles import gap, key_range, load, logits, row_range, weight
+from sharpmax._attention.impl.triton.tiles import (
+    gap,
+    key_range,
+    load,
+    load_block,
+    logits,
+    row_range,
+    rows_at,
+    weight,
+)
 
 
 @triton.jit
@@ -31,8 +40,8 @@ def by_query(
     batch, head, i, g, row, exists, lowest, highest = row_range(
         heads, group, queries, BLOCK_M, WINDOWED
     )
-    q_rows = query + batch * q_b + (head * group + g) * q_h + i.to(tl.int64) * q_i
-    mask_rows = mask + batch * m_b + (head * group + g) * m_h + i.to(tl.int64) * m_i
+    q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
+    mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
     k_base = key + batch * k_b + head * k_h
     v_base = value + batch * v_b + head * v_h
     q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
@@ -45,15 +54,14 @@ def by_query(
     for base in range(start, stop, BLOCK_N):
         j = base + tl.arange(0, BLOCK_N)
         here = j < stop
-        k_rows = k_base + tl.cast(base, tl.int64) * k_j + tl.arange(0, BLOCK_N) * k_j
-        k = load(k_rows, here, k_d, WIDTH, BLOCK_D).to(PRODUCT)
+        k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
         e, bent = logits(
             q, k, mask_rows, m_j, i, j, exists, here,
             scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
         )  # fmt: skip
         if VALUES:
-            v_rows = v_base + tl.cast(base, tl.int64) * v_j + tl.arange(0, BLOCK_N) * v_j
-            v = _finite(load(v_rows, here, v_d, VALUE_WIDTH, BLOCK_V).to(PRODUCT))
+            v = load_block(v_base, base, stop, v_j, v_d, VALUE_WIDTH, BLOCK_N, BLOCK_V)
+            v = _finite(v.to(PRODUCT))
             mixed = tl.dot(upstream, tl.trans(v), input_precision="ieee")
             p = _share(e, temper, top, first)
             x = tl.where(p == 0.0, 0.0, p * (mixed - second[:, None]))
@@ -100,11 +108,12 @@ def by_key(
     head = tl.cast(place % heads, tl.int64)
     j = base + tl.arange(0, BLOCK_N)
     here = j < keys
-    k_rows = key + batch * k_b + head * k_h + j.to(tl.int64) * k_j
-    v_rows = value + batch * v_b + head * v_h + j.to(tl.int64) * v_j
-    k = load(k_rows, here, k_d, WIDTH, BLOCK_D).to(PRODUCT)
+    k_base = key + batch * k_b + head * k_h
+    v_base = value + batch * v_b + head * v_h
+    k = load_block(k_base, base, keys, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
     if VALUES:
-        v = _finite(load(v_rows, here, v_d, VALUE_WIDTH, BLOCK_V).to(PRODUCT))
+        v = load_block(v_base, base, keys, v_j, v_d, VALUE_WIDTH, BLOCK_N, BLOCK_V)
+        v = _finite(v.to(PRODUCT))
     to_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     to_value = tl.zeros([BLOCK_N, BLOCK_V], tl.float32)
     start = 0
@@ -118,8 +127,8 @@ def by_key(
         i = rows // group
         g = rows % group
         row = ((batch * heads + head) * group + g) * queries + i
-        q_rows = query + batch * q_b + (head * group + g) * q_h + i.to(tl.int64) * q_i
-        mask_rows = mask + batch * m_b + (head * group + g) * m_h + i.to(tl.int64) * m_i
+        q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
+        mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
         q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
         temper, top, first, second, third = _row(
             beta, maximum, one, two, three, row, exists, VALUES

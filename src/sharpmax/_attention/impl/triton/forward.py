@@ -10,10 +10,16 @@ import triton.language as tl
 
 from sharpmax._attention.impl.triton.tiles import (
     gap,
+    keep,
+    kept,
+    kept_peak,
     key_range,
     load,
+    load_block,
     logits,
     row_range,
+    rows_at,
+    visibility,
     weight,
 )
 
@@ -23,8 +29,9 @@ def measure(
     query, key, mask, beta, scores, maximum, mass, moment, square, count, ties,
     q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset, splits, apart,
+    score_bytes,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
-    TEMPERED: tl.constexpr, TIED: tl.constexpr, SCORES: tl.constexpr,
+    TEMPERED: tl.constexpr, TIED: tl.constexpr, SCORES: tl.constexpr, PACKED: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     PRODUCT: tl.constexpr,
 ):  # fmt: skip
@@ -39,9 +46,9 @@ def measure(
     batch, head, i, g, row, exists, lowest, highest = row_range(
         heads, group, queries, BLOCK_M, WINDOWED
     )
-    q_rows = query + batch * q_b + (head * group + g) * q_h + i.to(tl.int64) * q_i
-    mask_rows = mask + batch * m_b + (head * group + g) * m_h + i.to(tl.int64) * m_i
-    score_rows = scores + row * keys
+    q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
+    mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
+    score_rows = scores + row * score_bytes
     k_base = key + batch * k_b + head * k_h
     if SCORES != "read":
         q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
@@ -62,20 +69,15 @@ def measure(
         j = base + tl.arange(0, BLOCK_N)
         here = j < stop
         if SCORES == "read":
-            e = tl.load(
-                score_rows[:, None] + j[None, :],
-                mask=exists[:, None] & here[None, :],
-                other=float("-inf"),
-            )
+            e = kept(score_rows, keys, base, exists, here, PACKED, BLOCK_N)
         else:
-            k_rows = k_base + tl.cast(base, tl.int64) * k_j + tl.arange(0, BLOCK_N) * k_j
-            k = load(k_rows, here, k_d, WIDTH, BLOCK_D).to(PRODUCT)
+            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
             e, _ = logits(
                 q, k, mask_rows, m_j, i, j, exists, here,
                 scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
             )  # fmt: skip
         if SCORES == "write":
-            tl.store(score_rows[:, None] + j[None, :], e, mask=exists[:, None] & here[None, :])
+            keep(score_rows, keys, base, e, exists, here, PACKED, BLOCK_N)
         new_top = tl.maximum(top, tl.max(e, 1))
         d = gap(e, new_top[:, None])
         shift = gap(top, new_top)
@@ -107,13 +109,60 @@ def measure(
 
 
 @triton.jit
+def count_visible(
+    query, key, mask, unsure, count,
+    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, m_b, m_h, m_i, m_j,
+    heads, group, queries, keys, scale, softcap, hidden, left, right, offset,
+    MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """How many keys each row sees, from positions and mask alone.
+
+    If `unsure` points to a number other than 0, a product of query and key may be -inf, which does
+    not count: then the logits are made.
+    """
+    batch, head, i, g, row, exists, lowest, highest = row_range(
+        heads, group, queries, BLOCK_M, WINDOWED
+    )
+    mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
+    start, stop = key_range(lowest, highest, keys, left, right, offset, 0, 1, WINDOWED, BLOCK_N)
+    seen = tl.zeros([BLOCK_M], tl.int32)
+    if tl.load(unsure) != 0:
+        q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
+        k_base = key + batch * k_b + head * k_h
+        q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
+        for base in range(start, stop, BLOCK_N):
+            j = base + tl.arange(0, BLOCK_N)
+            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
+            e, _ = logits(
+                q, k, mask_rows, m_j, i, j, exists, j < stop,
+                scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
+            )  # fmt: skip
+            seen += tl.sum((e != float("-inf")).to(tl.int32), 1)
+    elif MASKED != "":
+        for base in range(start, stop, BLOCK_N):
+            j = base + tl.arange(0, BLOCK_N)
+            visible, _ = visibility(
+                mask_rows, m_j, i, j, exists, j < stop, hidden, left, right, offset,
+                MASKED, WINDOWED,
+            )  # fmt: skip
+            seen += tl.sum(visible.to(tl.int32), 1)
+    else:
+        # Without a window, `left` and `right` are farther than any key.
+        first = tl.maximum(i + offset - left, 0)
+        seen = tl.maximum(tl.minimum(i + offset + right, keys - 1) - first + 1, 0)
+    tl.store(count + row, seen, mask=exists)
+
+
+@triton.jit
 def attend(
     query, key, value, mask, beta, scores, known, output, maximum, relative, odd,
     q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, v_b, v_h, v_j, v_d, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset, splits, apart,
-    negligible,
+    score_bytes, negligible,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
-    KNOWN: tl.constexpr, SCORES: tl.constexpr, CAREFUL: tl.constexpr,
+    KNOWN: tl.constexpr, SCORES: tl.constexpr, PACKED: tl.constexpr, CAREFUL: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     PRODUCT: tl.constexpr,
@@ -134,12 +183,12 @@ def attend(
     batch, head, i, g, row, exists, lowest, highest = row_range(
         heads, group, queries, BLOCK_M, WINDOWED
     )
-    q_rows = query + batch * q_b + (head * group + g) * q_h + i.to(tl.int64) * q_i
-    mask_rows = mask + batch * m_b + (head * group + g) * m_h + i.to(tl.int64) * m_i
-    score_rows = scores + row * keys
+    q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
+    mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
+    score_rows = scores + row * score_bytes
     k_base = key + batch * k_b + head * k_h
     v_base = value + batch * v_b + head * v_h
-    q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
+    q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)  # not compiled if nothing reads it
     temper = tl.load(beta + row, mask=exists, other=1.0)
     expected = tl.full([BLOCK_M], float("-inf"), tl.float32)
     if KNOWN:
@@ -148,9 +197,9 @@ def attend(
         lowest, highest, keys, left, right, offset, split, splits, WINDOWED, BLOCK_N
     )
     acc, top, total = _sweep(
-        q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop,
+        q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop, keys,
         k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
-        MASKED, CAPPED, WINDOWED, SCORES, CAREFUL, WIDTH, VALUE_WIDTH,
+        MASKED, CAPPED, WINDOWED, SCORES, PACKED, CAREFUL, WIDTH, VALUE_WIDTH,
         BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT,
     )  # fmt: skip
     if not CAREFUL:
@@ -174,10 +223,10 @@ def attend(
 
 @triton.jit
 def _sweep(
-    q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop,
+    q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop, keys,
     k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, SCORES: tl.constexpr,
-    CAREFUL: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    PACKED: tl.constexpr, CAREFUL: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     PRODUCT: tl.constexpr,
 ):  # fmt: skip
@@ -192,19 +241,14 @@ def _sweep(
         j = base + tl.arange(0, BLOCK_N)
         here = j < stop
         if SCORES == "read":
-            e = tl.load(
-                score_rows[:, None] + j[None, :],
-                mask=exists[:, None] & here[None, :],
-                other=float("-inf"),
-            )
+            largest = kept_peak(score_rows, keys, base, exists, PACKED, BLOCK_N)
         else:
-            k_rows = k_base + tl.cast(base, tl.int64) * k_j + tl.arange(0, BLOCK_N) * k_j
-            k = load(k_rows, here, k_d, WIDTH, BLOCK_D).to(PRODUCT)
+            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
             e, _ = logits(
                 q, k, mask_rows, m_j, i, j, exists, here,
                 scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
             )  # fmt: skip
-        largest = tl.max(e, 1)
+            largest = tl.max(e, 1)
         new_top = tl.maximum(top, largest)
         wanted = 1
         if not CAREFUL:
@@ -212,8 +256,9 @@ def _sweep(
             weightless = (largest == float("-inf")) | (distance < negligible)
             wanted = tl.max(tl.where(weightless, 0, 1), 0)
         if wanted > 0:
-            v_rows = v_base + tl.cast(base, tl.int64) * v_j + tl.arange(0, BLOCK_N) * v_j
-            v = load(v_rows, here, v_d, VALUE_WIDTH, BLOCK_V)
+            if SCORES == "read":
+                e = kept(score_rows, keys, base, exists, here, PACKED, BLOCK_N)
+            v = load_block(v_base, base, stop, v_j, v_d, VALUE_WIDTH, BLOCK_N, BLOCK_V)
             p = weight(e, gap(e, new_top[:, None]), temper[:, None])
             factor = weight(top, gap(top, new_top), temper)
             total = factor * total + tl.sum(p, 1)

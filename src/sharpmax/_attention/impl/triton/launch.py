@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sharpmax._attention.impl.triton import tuning
+from sharpmax._attention.impl.triton.table import FEW_ROWS, Tile, candidates
 from sharpmax._attention.problem import masked_below
 
 WIDEST = 256
@@ -20,35 +22,6 @@ WIDEST = 256
 _FAR = 1 << 30
 """A window that reaches this far has no bound: positions are 32-bit integers."""
 
-
-class Tile(NamedTuple):
-    """The shape of a program: rows, keys at a time, warps, and stages of its pipeline."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
-
-
-TILES: dict[tuple[str, str], tuple[Tile, Tile, Tile]] = {
-    ("sm_80", "measure"): (Tile(128, 64, 8, 3), Tile(128, 64, 8, 3), Tile(64, 64, 8, 2)),
-    ("sm_80", "attend"): (Tile(128, 64, 8, 3), Tile(64, 64, 8, 2), Tile(64, 32, 8, 2)),
-    ("sm_80", "by_query"): (Tile(64, 32, 8, 2), Tile(64, 64, 8, 2), Tile(32, 32, 8, 1)),
-    ("sm_80", "by_key"): (Tile(32, 64, 8, 2), Tile(32, 64, 8, 2), Tile(32, 32, 8, 1)),
-    ("sm_90", "measure"): (Tile(128, 64, 8, 3), Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
-    ("sm_90", "attend"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
-    ("sm_90", "by_query"): (Tile(128, 64, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
-    ("sm_90", "by_key"): (Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), Tile(32, 32, 8, 1)),
-    ("sm_100", "measure"): (Tile(128, 64, 8, 3), Tile(128, 64, 8, 3), Tile(128, 64, 8, 2)),
-    ("sm_100", "attend"): (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2)),
-    ("sm_100", "by_query"): (Tile(128, 64, 8, 2), Tile(64, 32, 8, 2), Tile(64, 32, 8, 1)),
-    ("sm_100", "by_key"): (Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), Tile(32, 32, 8, 1)),
-    ("gfx942", "measure"): (Tile(128, 64, 4, 2), Tile(128, 64, 4, 2), Tile(64, 32, 4, 1)),
-    ("gfx942", "attend"): (Tile(128, 64, 4, 2), Tile(128, 64, 4, 1), Tile(64, 32, 4, 1)),
-    ("gfx942", "by_query"): (Tile(64, 64, 4, 1), Tile(64, 32, 4, 1), Tile(32, 32, 4, 1)),
-    ("gfx942", "by_key"): (Tile(64, 64, 4, 1), Tile(32, 64, 4, 1), Tile(32, 32, 4, 1)),
-}
-"""By architecture and kernel, for widths up to 64, up to 128 and above."""
 
 _INTERPRETED = Tile(64, 64, 1, 1)
 
@@ -65,31 +38,71 @@ class Settings(NamedTuple):
 
 @dataclass
 class Launch:
-    """A kernel with all its arguments; `compilation` also compiles it without a device."""
+    """A kernel with all its arguments: it can run, or be compiled without a device."""
 
     kernel: str
-    grid: tuple[int, int]
     arguments: dict[str, Any]
     constants: dict[str, Any]
     tile: Tile
+    over_keys: bool = False
+    """Whether programs divide the keys, rather than the rows."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """How many programs there are: blocks of all key heads, and splits."""
+        query, key = self.arguments["query"], self.arguments["key"]
+        batch, heads, keys, _ = key.shape
+        rows = rows_per_head(query, key)
+        blocks = -(-keys // self.tile.keys) if self.over_keys else -(-rows // self.tile.rows)
+        return blocks * batch * heads, self.arguments.get("splits", 1)
 
     def run(self) -> None:
         """Launch the kernel on the device of its tensors."""
         device = self.arguments["query"].device
-        # The interpreter computes with NumPy, which warns of infinities that are meant.
-        where = torch.cuda.device(device) if device.type == "cuda" else np.errstate(all="ignore")
-        with where:
-            function(self.kernel)[self.grid](
-                **self.arguments,
-                **self.constants,
-                num_warps=self.tile.warps,
-                num_stages=self.tile.stages,
-            )
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                (self._tuned() if tuning.wanted() else self)._start()
+        else:
+            # The interpreter computes with NumPy, which warns of infinities that are meant.
+            with np.errstate(all="ignore"):
+                self._start()
+
+    def _start(self) -> None:
+        function(self.kernel)[self.grid](
+            **self.arguments,
+            **self.constants,
+            BLOCK_M=self.tile.rows,
+            BLOCK_N=self.tile.keys,
+            num_warps=self.tile.warps,
+            num_stages=self.tile.stages,
+        )
+
+    def _tuned(self) -> Launch:
+        """This launch with the fastest tile; the default where nothing can be timed."""
+        query = self.arguments["query"]
+        others = _candidates(self.kernel, query, self.arguments["key"], self.arguments.get("value"))
+        if len(others) == 1:
+            return self
+        import triton
+
+        # The second launch of `attend` has to divide the rows as the first did.
+        constants = {k: str(v) for k, v in self.constants.items() if k != "CAREFUL"}
+        sizes = [int(self.arguments[k]).bit_length() for k in ("queries", "keys")]
+        kind = f"{self.kernel} {sorted(constants.items())} {sizes} {self.arguments['group']}"
+        cache = tuning.cache_of(torch.cuda.get_device_name(query.device), triton.__version__)
+        if torch.cuda.is_current_stream_capturing():
+            return self
+
+        def seconds(tile: Tile) -> float:
+            launched = replace(self, tile=tile)
+            return float(triton.testing.do_bench(launched._start, warmup=5, rep=20)) / 1e3
+
+        return replace(self, tile=tuning.best(kind, others, seconds, cache))
 
 
 def function(kernel: str) -> Any:
     """Return a kernel by name. Triton is imported here, when the first one is used."""
-    module = "forward" if kernel in ("measure", "attend") else "backward"
+    module = "backward" if kernel in ("by_query", "by_key") else "forward"
     return getattr(importlib.import_module(f"sharpmax._attention.impl.triton.{module}"), kernel)
 
 
@@ -117,7 +130,7 @@ def launch(
     query, key, value, mask = (tensors.get(k) for k in ("query", "key", "value", "mask"))
     assert query is not None
     assert key is not None
-    batch, heads, keys, width = key.shape
+    _, heads, keys, width = key.shape
     group, queries = query.shape[1] // max(heads, 1), query.shape[2]
     tile = tile_of(kernel, query, key, value, architecture)
     arguments: dict[str, Any] = {
@@ -156,8 +169,6 @@ def launch(
         "CAPPED": settings.softcap != 0.0,
         "WINDOWED": bounded,
         "WIDTH": width,
-        "BLOCK_M": tile.rows,
-        "BLOCK_N": tile.keys,
         "BLOCK_D": _padded(width),
         "PRODUCT": product_dtype(query.dtype),
     }
@@ -167,33 +178,47 @@ def launch(
         constants["VALUE_WIDTH"] = value_width = 1 if value is None else value.shape[3]
         constants["BLOCK_V"] = _padded(value_width)
     arguments |= {name: constants.pop(name) for name in list(constants) if name.islower()}
-    blocks = -(-keys // tile.keys) if over_keys else -(-queries * group // tile.rows)
-    return Launch(kernel, (blocks * batch * heads, max(splits, 1)), arguments, constants, tile)
+    if "scores" in tensors:
+        constants["PACKED"] = query.element_size() == 2
+        arguments["score_bytes"] = score_bytes(query, keys, tile)
+    return Launch(kernel, arguments, constants, tile, over_keys)
 
 
 def tile_of(
     kernel: str, query: Tensor, key: Tensor, value: Tensor | None, architecture: str | None = None
 ) -> Tile:
-    """Look a tile up in the table; few rows, such as those of decoding, take a small one."""
+    """Look the default tile up in the table."""
     if architecture is None and interpreted():
-        tile = _INTERPRETED
-    else:
-        known = architecture or architecture_of(query.device)
-        widest = max(key.shape[3], 0 if value is None else value.shape[3])
-        entry = 0 if widest <= 64 else 1 if widest <= 128 else 2
-        tile = TILES[known, kernel][entry]
-        if query.dtype == torch.float32:  # twice the bytes, and no room for them in shared memory
-            tile = Tile(max(tile.rows // 4, 16), max(tile.keys // 2, 16), tile.warps, 1)
-    rows = query.shape[2] * (query.shape[1] // max(key.shape[1], 1))
-    if kernel in ("measure", "attend") and rows <= 16:
-        tile = tile._replace(rows=16, warps=min(tile.warps, 4))
-    return tile
+        few = kernel in ("measure", "attend") and rows_per_head(query, key) <= FEW_ROWS
+        return _INTERPRETED._replace(rows=FEW_ROWS) if few else _INTERPRETED
+    return _candidates(kernel, query, key, value, architecture)[0]
+
+
+def _candidates(
+    kernel: str, query: Tensor, key: Tensor, value: Tensor | None, architecture: str | None = None
+) -> tuple[Tile, ...]:
+    widest = max(key.shape[3], 0 if value is None else value.shape[3])
+    known = architecture or architecture_of(query.device)
+    return candidates(known, kernel, widest, rows_per_head(query, key), query.element_size())
+
+
+def rows_per_head(query: Tensor, key: Tensor) -> int:
+    """How many rows share a key head."""
+    return query.shape[2] * (query.shape[1] // max(key.shape[1], 1))
+
+
+def score_bytes(query: Tensor, keys: int, tile: Tile) -> int:
+    """The bytes that the logits of one row take while they are kept, as `tiles.keep` writes them.
+
+    Three bytes per logit in half precision and four in single, and four per block of keys.
+    """
+    each = 3 if query.element_size() == 2 else 4
+    return each * _up(keys, 16) + _up(4 * -(-keys // tile.keys), 16)
 
 
 def splits_of(query: Tensor, key: Tensor, tile: Tile) -> int:
     """Into how many parts to divide the keys, so that a few rows occupy the whole device."""
-    rows = query.shape[2] * (query.shape[1] // max(key.shape[1], 1))
-    programs = -(-rows // tile.rows) * key.shape[0] * key.shape[1]
+    programs = -(-rows_per_head(query, key) // tile.rows) * key.shape[0] * key.shape[1]
     blocks = -(-key.shape[2] // tile.keys)
     return max(1, min(2 * processors(query.device) // max(programs, 1), blocks // 2, 128))
 
@@ -239,6 +264,10 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 4
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _up(number: int, step: int) -> int:
+    return -(-number // step) * step
 
 
 def _padded(width: int) -> int:

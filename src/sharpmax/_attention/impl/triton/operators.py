@@ -13,12 +13,20 @@ import torch
 from torch import Tensor
 
 from sharpmax._attention.impl._batching import batched
-from sharpmax._attention.impl.triton.launch import Settings, launch, negligible, splits_of, tile_of
+from sharpmax._attention.impl.triton.launch import (
+    Settings,
+    launch,
+    negligible,
+    score_bytes,
+    splits_of,
+    tile_of,
+)
+from sharpmax._attention.impl.triton.merging import at_top, merge_tempered, rescaling
 from sharpmax._attention.temperature import through_statistics
 from sharpmax._statistics import RowStatistics, merge_all
 
 _LIBRARY: Any = torch.library.Library("sharpmax", "FRAGMENT")
-_SETTINGS = "float scale, float softcap, int left, int right, SymInt offset"
+SETTINGS = "float scale, float softcap, int left, int right, SymInt offset"
 _ROWS = "Tensor maximum, Tensor mass, Tensor moment, Tensor square, Tensor count, Tensor ties"
 
 
@@ -26,12 +34,12 @@ _ROWS = "Tensor maximum, Tensor mass, Tensor moment, Tensor square, Tensor count
 
 _LIBRARY.define(
     "triton_measure(Tensor query, Tensor key, Tensor? mask, Tensor? beta, Tensor? scores, "
-    f"bool keep, bool tied, {_SETTINGS}) -> ({_ROWS}, Tensor kept)"
+    f"bool keep, bool tied, {SETTINGS}) -> ({_ROWS}, Tensor kept)"
 )
 _LIBRARY.define(
     "triton_measure_backward(Tensor query, Tensor key, Tensor? mask, Tensor? beta, "
     "Tensor maximum, Tensor a, Tensor c, Tensor t, bool mask_gradient, "
-    f"{_SETTINGS}) -> (Tensor query, Tensor key, Tensor mask)"
+    f"{SETTINGS}) -> (Tensor query, Tensor key, Tensor mask)"
 )
 
 
@@ -47,9 +55,11 @@ def _measure(
 ) -> tuple[Tensor, ...]:
     rows = query.shape[:3]
     splits = splits_of(query, key, tile_of("measure", query, key, None))
-    kept = query.new_empty((*rows, key.shape[2]) if keep else 0, dtype=torch.float32)
-    sums = query.new_zeros(5, splits, *rows, dtype=torch.float32)
-    maximum, mass, moment, square, ties = sums.unbind()
+    kept = _kept(query, key, keep)
+    # Apart in memory: results of an operator must not share any.
+    maximum, mass, moment, square, ties = (
+        query.new_zeros(splits, *rows, dtype=torch.float32) for _ in range(5)
+    )
     count = query.new_zeros(splits, *rows, dtype=torch.int32)
     tensors = {
         "query": query,
@@ -83,41 +93,15 @@ def _measure(
             RowStatistics(*part) for part in zip(maximum, mass, moment, count.long(), strict=True)
         )
         top = merged.maximum
-        return (*merged[:3], square[0], merged.count, _at_top(maximum, ties, top), kept)
+        return (*merged[:3], square[0], merged.count, at_top(maximum, ties, top), kept)
     top = maximum.amax(0)
     return (
         top,
         *merge_tempered(maximum, mass, moment, square, top, beta),
         count.sum(0),
-        _at_top(maximum, ties, top),
+        at_top(maximum, ties, top),
         kept,
     )
-
-
-def _at_top(maximum: Tensor, ties: Tensor, top: Tensor) -> Tensor:
-    return torch.where(maximum == top, ties, 0.0).sum(0)
-
-
-def merge_tempered(
-    maximum: Tensor, mass: Tensor, moment: Tensor, square: Tensor, top: Tensor, beta: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge sums at beta over the first axis, relative to the largest maximum, `top`."""
-    gap, factor = rescaling(maximum, top, beta)
-    return (
-        (factor * mass).sum(0),
-        (factor * (moment + gap * mass)).sum(0),
-        (factor * (square + gap * (2.0 * moment + gap * mass))).sum(0),
-    )
-
-
-def rescaling(maximum: Tensor, top: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """maximum - top without infinities, and exp(beta (maximum - top)), 0 for an empty part."""
-    same = torch.isinf(maximum) & (maximum == top)
-    gap = (torch.where(same, 0.0, maximum) - torch.where(same, 0.0, top)).clamp(min=-1e18)
-    hard = beta == torch.inf
-    soft = torch.exp(torch.where(hard, 1.0, beta) * gap)
-    factor = torch.where(hard, (gap == 0.0).to(gap.dtype), soft)
-    return gap, torch.where(maximum == -torch.inf, 0.0, factor)
 
 
 def _measure_fake(
@@ -128,8 +112,13 @@ def _measure_fake(
         query.new_empty(rows, dtype=torch.float32) for _ in range(5)
     )
     count = query.new_empty(rows, dtype=torch.int64)
-    kept = query.new_empty((*rows, key.shape[2]) if keep else 0, dtype=torch.float32)
-    return maximum, mass, moment, square, count, ties, kept
+    return maximum, mass, moment, square, count, ties, _kept(query, key, keep)
+
+
+def _kept(query: Tensor, key: Tensor, keep: bool) -> Tensor:
+    """Bytes for the logits of every row, if they are kept."""
+    width = score_bytes(query, key.shape[2], tile_of("measure", query, key, None)) if keep else 0
+    return query.new_empty((*query.shape[:3], width), dtype=torch.uint8)
 
 
 def _measure_backward(
@@ -192,13 +181,13 @@ def _backward_of_measure(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
 
 _LIBRARY.define(
     "triton_attend(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor beta, "
-    f"Tensor? known, Tensor? scores, {_SETTINGS}) "
+    f"Tensor? known, Tensor? scores, {SETTINGS}) "
     "-> (Tensor output, Tensor maximum, Tensor relative)"
 )
 _LIBRARY.define(
     "triton_attend_backward(Tensor gradient, Tensor of_relative, Tensor query, Tensor key, "
     "Tensor value, Tensor? mask, Tensor beta, Tensor output, Tensor maximum, Tensor relative, "
-    f"bool mask_gradient, {_SETTINGS}) "
+    f"bool mask_gradient, {SETTINGS}) "
     "-> (Tensor query, Tensor key, Tensor value, Tensor mask, Tensor beta)"
 )
 

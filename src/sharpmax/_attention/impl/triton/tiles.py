@@ -1,4 +1,4 @@
-"""What the kernels share: rows, ranges of keys, tiles, logits and weights."""
+"""What the kernels share: rows, ranges of keys, tiles, logits, logits that are kept, weights."""
 
 import triton
 import triton.language as tl
@@ -45,6 +45,12 @@ def key_range(
 
 
 @triton.jit
+def rows_at(tensor, batch, head, place, step_b, step_h, step):
+    """Pointers to the rows of a tensor [batch, heads, length, width] at these places."""
+    return tensor + batch * step_b + head * step_h + place.to(tl.int64) * step
+
+
+@triton.jit
 def load(rows, exists, step, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of WIDTH numbers, padded with zeros to BLOCK; `rows` points to the first of each."""
     d = tl.arange(0, BLOCK)
@@ -53,6 +59,16 @@ def load(rows, exists, step, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
         mask=exists[:, None] & (d < WIDTH)[None, :],
         other=0.0,
     )
+
+
+@triton.jit
+def load_block(
+    first, base, stop, step, step_d,
+    WIDTH: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The keys or values from `base` on, BLOCK_N of them; `first` points to key 0 of a head."""
+    rows = first + tl.cast(base, tl.int64) * step + tl.arange(0, BLOCK_N) * step
+    return load(rows, base + tl.arange(0, BLOCK_N) < stop, step_d, WIDTH, BLOCK)
 
 
 @triton.jit
@@ -70,7 +86,22 @@ def logits(
     if CAPPED:
         bent = _tanh(e / softcap)
         e = softcap * bent
+    visible, bias = visibility(
+        mask_rows, m_j, i, j, exists, here, hidden, left, right, offset, MASKED, WINDOWED
+    )
+    if MASKED == "additive":
+        e += bias
+    return tl.where(visible, e, float("-inf")), bent
+
+
+@triton.jit
+def visibility(
+    mask_rows, m_j, i, j, exists, here, hidden, left, right, offset,
+    MASKED: tl.constexpr, WINDOWED: tl.constexpr,
+):  # fmt: skip
+    """Which keys the rows see, by position and mask; and what an additive mask adds."""
     visible = exists[:, None] & here[None, :]
+    bias = 0.0
     if WINDOWED:
         distance = j[None, :] - (i + offset)[:, None]
         visible = visible & (distance >= -left) & (distance <= right)
@@ -81,8 +112,70 @@ def logits(
         entry = tl.load(mask_rows[:, None] + j[None, :] * m_j, mask=visible, other=0.0)
         bias = entry.to(tl.float32)
         visible = visible & (bias > hidden) | (visible & (bias != bias))
-        e += bias
-    return tl.where(visible, e, float("-inf")), bent
+    return visible, bias
+
+
+@triton.jit
+def keep(rows, keys, base, e, exists, here, PACKED: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Write a block of logits for `kept` to read; `rows` points to the bytes of each row.
+
+    A row is the logits, then the largest of each block. PACKED keeps 24 bits of the distance from
+    the largest of the block. A weight exp(beta d) then has a relative error of at most
+    beta |d| / 2^17, whatever beta is: below 3e-4 while the weight is above 1e-15, and the weight is
+    rounded to half precision, 2e-3, before it multiplies a value.
+    """
+    peak = tl.max(e, 1)
+    tl.store(_peaks(rows, keys, PACKED) + base // BLOCK_N, peak, mask=exists)
+    j = base + tl.arange(0, BLOCK_N)
+    there = exists[:, None] & here[None, :]
+    if PACKED:
+        d = tl.where(e == float("-inf"), e, gap(e, peak[:, None]))
+        bits = d.to(tl.int32, bitcast=True)
+        bits = tl.where(d == d, bits + 0x80, bits)  # to the nearest; NaN stays NaN
+        high = rows.to(tl.pointer_type(tl.int16), bitcast=True)
+        tl.store(high[:, None] + j[None, :], (bits >> 16).to(tl.int16), mask=there)
+        low = rows + 2 * _aligned(keys)
+        tl.store(low[:, None] + j[None, :], (bits >> 8 & 0xFF).to(tl.uint8), mask=there)
+    else:
+        whole = rows.to(tl.pointer_type(tl.float32), bitcast=True)
+        tl.store(whole[:, None] + j[None, :], e, mask=there)
+
+
+@triton.jit
+def kept_peak(rows, keys, base, exists, PACKED: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The largest logit of each row in the block at `base`."""
+    place = _peaks(rows, keys, PACKED) + base // BLOCK_N
+    return tl.load(place, mask=exists, other=float("-inf"))
+
+
+@triton.jit
+def kept(rows, keys, base, exists, here, PACKED: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A block of logits that `keep` wrote."""
+    j = base + tl.arange(0, BLOCK_N)
+    there = exists[:, None] & here[None, :]
+    if PACKED:
+        peak = kept_peak(rows, keys, base, exists, PACKED, BLOCK_N)[:, None]
+        high = rows.to(tl.pointer_type(tl.int16), bitcast=True)
+        low = rows + 2 * _aligned(keys)
+        upper = tl.load(high[:, None] + j[None, :], mask=there, other=-128)  # that of -inf
+        lower = tl.load(low[:, None] + j[None, :], mask=there, other=0)
+        bits = upper.to(tl.int32) << 16 | lower.to(tl.int32) << 8
+        d = bits.to(tl.float32, bitcast=True)
+        # Beside an infinite logit the others have no weight, wherever they are.
+        return tl.where(d == 0.0, peak, tl.where(peak == float("inf"), d, peak + d))
+    whole = rows.to(tl.pointer_type(tl.float32), bitcast=True)
+    return tl.load(whole[:, None] + j[None, :], mask=there, other=float("-inf"))
+
+
+@triton.jit
+def _peaks(rows, keys, PACKED: tl.constexpr):
+    size = 3 if PACKED else 4
+    return (rows + size * _aligned(keys)).to(tl.pointer_type(tl.float32), bitcast=True)
+
+
+@triton.jit
+def _aligned(keys):
+    return tl.cdiv(keys, 16) * 16
 
 
 @triton.jit
