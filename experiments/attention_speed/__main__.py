@@ -1,5 +1,6 @@
-"""Run the experiment: `python -m experiments.attention_speed run|tables|figures`."""
+"""Run the experiment: `python -m experiments.attention_speed run|tables|figures|compile`."""
 
+from experiments.attention_speed.compilation import compile_kernels
 from experiments.attention_speed.figures import figures
 from experiments.attention_speed.run import run
 from experiments.attention_speed.tables import pages, tables
@@ -13,6 +14,7 @@ app = application(
     figures,
     pages=pages,
 )
+app.command("compile")(compile_kernels)
 
 if __name__ == "__main__":
     main(app)

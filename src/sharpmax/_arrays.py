@@ -121,6 +121,8 @@ class _Torch(Namespace):
         torch = self._module
         if torch.compiler.is_compiling():
             return True
+        if values.is_cuda and torch.cuda.is_current_stream_capturing():
+            return True
         # Under torch.func transforms and fake tensors a tensor has no numbers of its own.
         return type(values) not in (torch.Tensor, torch.nn.Parameter) or (
             torch._C._functorch.maybe_current_level() is not None

@@ -71,7 +71,7 @@ def _unmeasured(implementation: Any, policy: Policy, problem: Problem) -> Tensor
     if found is None or found.form not in (Form.CONSTANT, Form.HARD, Form.LENGTH):
         return None
     ones = torch.ones(problem.rows, dtype=problem.statistics_dtype, device=problem.query.device)
-    count = ones
+    count: Tensor | None = ones
     learned = any(isinstance(column, Tensor) and column.requires_grad for column in found.columns)
     if found.form == Form.LENGTH or learned:  # rows that see nothing must not move a parameter
         count = implementation.count(problem) if hasattr(implementation, "count") else None

@@ -18,7 +18,8 @@ class EntropyTarget(Policy):
     """Sharpen a row until its entropy is the target: H(softmax(beta e)) = target, in nats.
 
     Rows at or below the target are left alone (beta = 1). The equation has one solution, since
-    dH/dbeta = -beta Var(e) <= 0. A fixed number of steps finds it to 1e-4 nats. A row gets
+    dH/dbeta = -beta Var(e) <= 0. At most 33 measurements of the rows find it to 1e-4 nats; most
+    batches need about eight. A row gets
     beta = limit if the solution lies beyond the limit, or if there is none because more than
     exp(target) logits tie for the maximum.
 
@@ -53,24 +54,34 @@ class EntropyTarget(Policy):
         target = xp.asarray(self.target, like=entropy)
         limit = xp.asarray(self.limit, like=entropy)
 
-        # In t = log(beta). Every other step halves the bracket, so that it closes whatever the
-        # shape of the curve. The others are Newton's, which converge quickly. So are the last ones:
-        # gradients are those at the last beta, and need it more exactly than beta itself is needed.
+        # Newton's method in t = log(beta). It starts where normal logits would have the target,
+        # since those lose entropy with beta^2. Until a beta is too large, a step is at most twice
+        # the one before. Then the solution is in a bracket, which halves whenever a step leaves it
+        # or is not half of the one before. A row that is done stays: no row depends on others.
         lower = 0.0 * entropy + 0.0 * target
         upper = xp.log(limit) + lower
-        position = xp.clip(entropy - target, lower, upper)
-        for step in range(self.STEPS):
+        precision = math.sqrt(xp.finfo(entropy.dtype).eps)
+        uniform = xp.log(xp.clip(xp.astype(statistics.count, like=entropy), 1.0, None))
+        lost, to_lose = (xp.clip(uniform - x, precision, None) for x in (entropy, target))
+        position = xp.clip(0.5 * xp.log(to_lose / lost), lower, upper)
+        last, bracketed, done = 0.5 + lower, lower > upper, ~(entropy > target)
+        for _ in range(self.STEPS):
             beta = xp.exp(position)
             excess, slope = _excess_and_slope(xp.stop_gradient(beta), tempered, target)
             lower = xp.where(excess > 0, position, lower)
             upper = xp.where(excess > 0, upper, position)
-            if step % 2 == 0 and step < self.STEPS - 4:
-                position = 0.5 * (lower + upper)
-            else:
-                newton = position + excess / (slope * beta)
-                position = xp.where(
-                    (newton >= lower) & (newton <= upper), newton, 0.5 * (lower + upper)
-                )
+            bracketed = bracketed | ~(excess > 0)
+            newton = position + excess / (slope * beta)
+            outward = xp.minimum(xp.minimum(newton, position + 2.0 * last), upper)
+            good = (newton >= lower) & (newton <= upper) & (abs(newton - position) < 0.5 * last)
+            inward = xp.where(good, newton, 0.5 * (lower + upper))
+            following = xp.where(bracketed, inward, outward)
+            last = abs(following - position)
+            position = xp.where(done, position, following)
+            # After so small a step, or at so small an excess, the next one is lost in rounding.
+            done = done | ~((last > precision) & (abs(excess) > 16 * precision**2))
+            if not xp.traced(done) and bool(done.all()):
+                break
         beta = xp.stop_gradient(xp.exp(position))
 
         # One more Newton step: its derivative is that of the solution.

@@ -1,0 +1,338 @@
+"""Compile the Triton kernels ahead of time, without a device, and read what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+from experiments.common.command import Output, Resume, current_command, show
+from experiments.common.timing import run_steps
+from sharpmax._attention.impl.triton.launch import Launch, Settings, function, launch
+from sharpmax._attention.impl.triton.table import ARCHITECTURES, KERNELS, Tile, candidates
+from sharpmax._files import RefusedError, versions
+from sharpmax.cli._progress import Bars
+from sharpmax.report._page.tables import Table
+
+__all__ = ["Configuration", "compile_kernels", "compiled", "configurations", "faults", "table"]
+
+SHARED = {"sm_80": 99 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
+"""The largest allocation of one program, in bytes; for sm_80 that of sm_86 and sm_89."""
+
+INSTRUCTIONS = {
+    "sm_80": r"mma\.sync",
+    "sm_90": r"wgmma|mma\.sync",
+    "sm_100": r"tcgen05\.mma|mma\.sync",
+    "gfx942": r"v_mfma",
+}
+"""Matrix instructions. Tiles of 16 rows are too small for wgmma and tcgen05, and take mma.sync."""
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+WIDTHS = (64, 128, 256)
+LENGTH = 4096
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "measure": ("causal", "boolean mask", "bias and softcap", "tempered", "decode"),
+    "attend": ("causal", "boolean mask", "bias and softcap", "careful", "decode"),
+    "by_query": ("causal", "boolean mask", "bias and softcap", "statistics"),
+    "by_key": ("causal", "boolean mask", "bias and softcap", "statistics"),
+}
+"""What each kernel is compiled for. Sinks are no part of the kernels."""
+_COMMON = ("causal", "decode")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One kernel as it is compiled: an entry of the table of tiles, a dtype and a variant."""
+
+    architecture: str
+    kernel: str
+    width: int
+    dtype: str
+    variant: str
+    tile: Tile
+
+    @property
+    def name(self) -> str:
+        tile = "x".join(map(str, self.tile))
+        parts = (self.architecture, self.kernel, self.width, self.dtype, self.variant, tile)
+        return ", ".join(map(str, parts))
+
+
+def configurations() -> list[Configuration]:
+    """Return all of them, those that most users meet first.
+
+    In bfloat16 every tile of the table is compiled for causal attention and for decoding, the
+    default tile for the other variants as well. float16, which compiles to the same with another
+    matrix instruction, takes the default tile for causal attention and decoding; float32 for all.
+    """
+    found = []
+    for (dtype, number), width, architecture, kernel in itertools.product(
+        DTYPES.items(), WIDTHS, ARCHITECTURES, KERNELS
+    ):
+        for variant in VARIANTS[kernel]:
+            rows = 4 if variant == "decode" else LENGTH
+            tiles = candidates(architecture, kernel, width, rows, number.itemsize)
+            if dtype == "float16" and variant not in _COMMON:
+                continue
+            some = tiles if dtype == "bfloat16" and variant in _COMMON else tiles[:1]
+            found += [
+                Configuration(architecture, kernel, width, dtype, variant, tile) for tile in some
+            ]
+    return sorted(
+        found,
+        key=lambda each: (each.dtype != "bfloat16", each.variant not in _COMMON, each.width == 256),
+    )
+
+
+def laid_out(configuration: Configuration) -> Launch:
+    """Return the launch of grouped attention, on tensors without memory."""
+    dtype, kernel, variant = (
+        DTYPES[configuration.dtype],
+        configuration.kernel,
+        configuration.variant,
+    )
+    width, queries = configuration.width, 1 if variant == "decode" else LENGTH
+
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    rows = empty(1, 8, queries, dtype=torch.float32)
+    query, key, value = empty(1, 8, queries, width), *(empty(1, 2, LENGTH, width) for _ in "kv")
+    biased = variant == "bias and softcap"
+    settings = Settings(0.125, 30.0 if biased else 0.0, -1, 0, LENGTH - queries)
+    mask = None
+    if biased or variant == "boolean mask":
+        mask = empty(1, 8, queries, LENGTH, dtype=dtype if biased else torch.bool)
+    given: dict[str, Any] = {"query": query, "key": key, "mask": mask, "beta": rows}
+    options: dict[str, Any] = {"architecture": configuration.architecture}
+    if kernel in ("measure", "attend"):
+        given["scores"] = empty(1, dtype=torch.uint8)
+        options["splits"] = 8 if variant == "decode" else 1
+    if kernel == "measure":
+        given |= dict.fromkeys(("maximum", "mass", "moment", "square", "ties"), rows)
+        given["count"] = empty(1, 8, queries, dtype=torch.int32)
+        options |= {"TEMPERED": variant == "tempered", "TIED": variant != "decode"}
+        options["SCORES"] = "write" if variant == "decode" else ""
+    elif kernel == "attend":
+        output = empty(8, 8, 1, width, dtype=torch.float32) if variant == "decode" else query
+        given |= {"value": value, "output": output, "odd": empty(LENGTH, dtype=torch.int32)}
+        given |= dict.fromkeys(("known", "maximum", "relative"), rows)
+        options |= {"negligible": -26.0, "KNOWN": True, "CAREFUL": variant == "careful"}
+        options["SCORES"] = "read" if variant == "decode" else ""
+    else:
+        values = variant != "statistics"
+        given |= {"value": value if values else None, "gradient": query if values else None}
+        given |= dict.fromkeys(("maximum", "one", "two", "three"), rows)
+        if kernel == "by_query":
+            given |= {"of_query": query, "of_beta": rows, "of_mask": mask if biased else rows}
+            options["BIAS"] = biased
+        else:
+            given |= {"of_key": key, "of_value": value}
+            options["over_keys"] = True
+        options["VALUES"] = values
+    made = launch(kernel, given, settings, **options)
+    return dataclasses.replace(made, tile=configuration.tile)
+
+
+def compiled(configuration: Configuration) -> dict[str, Any]:
+    """Compile a configuration as a launch on that device would; return a record."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    made, architecture = laid_out(configuration), configuration.architecture
+    on_amd = architecture.startswith("gfx")
+    target = (
+        GPUTarget("hip", architecture, 64)
+        if on_amd
+        else GPUTarget("cuda", int(architecture.removeprefix("sm_")), 32)
+    )
+    code = function(configuration.kernel)
+    with _assembler_log(triton) as log:
+        result = triton.compile(
+            ASTSource(code, *_signature(code, made)),
+            target=target,
+            options={"num_warps": made.tile.warps, "num_stages": made.tile.stages},
+        )
+    text = result.asm["amdgcn" if on_amd else "ptx"]
+    said = text if on_amd else log.getvalue()
+    spills = r"\.vgpr_spill_count:\s*(\d+)" if on_amd else r"(\d+) bytes spill stores"
+    return {
+        **dataclasses.asdict(configuration),
+        "tile": made.tile._asdict(),
+        "registers": _number(r"\.vgpr_count:\s*(\d+)" if on_amd else r"Used (\d+) registers", said),
+        "spills": _number(spills, said),
+        "shared": int(result.metadata.shared),
+        "matrix_instructions": len(re.findall(INSTRUCTIONS[architecture], text)),
+    }
+
+
+def _step(configuration: Configuration) -> dict[str, list[dict[str, Any]]]:
+    return {"records": [compiled(configuration)]}
+
+
+def _signature(code: Any, made: Launch) -> tuple[dict[str, str], dict[str, Any], dict[Any, Any]]:
+    """Return types, constants and attributes of the arguments, as a launch derives them."""
+    from triton.runtime.jit import type_canonicalisation_dict as short
+
+    constants = made.constants | {"BLOCK_M": made.tile.rows, "BLOCK_N": made.tile.keys}
+    signature, attributes = {}, {}
+    for place, name in enumerate(code.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+            continue
+        argument = made.arguments[name]
+        if isinstance(argument, torch.Tensor):
+            signature[name] = "*" + short[str(argument.dtype).removeprefix("torch.")]
+            attributes[place,] = [["tt.divisibility", 16]]
+        elif isinstance(argument, float):
+            signature[name] = "fp32"
+        elif argument == 1:  # a launch compiles it in
+            signature[name], constants[name] = "constexpr", 1
+        else:
+            signature[name] = "i32"
+            if argument % 16 == 0:
+                attributes[place,] = [["tt.divisibility", 16]]
+    return signature, constants, attributes
+
+
+@contextlib.contextmanager
+def _assembler_log(triton: Any) -> Iterator[io.StringIO]:
+    """Catch what NVIDIA's assembler says; nothing comes from a cache."""
+    with triton.knobs.nvidia.scope(), triton.knobs.compilation.scope():
+        triton.knobs.nvidia.dump_ptxas_log = True
+        triton.knobs.compilation.always_compile = True
+        log = io.StringIO()
+        with contextlib.redirect_stdout(log):
+            yield log
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    assert match is not None, f"{pattern} is not in what the compiler wrote: {text[:2000]}"
+    return int(match[1])
+
+
+def faults(record: dict[str, Any]) -> list[str]:
+    """Say what is wrong with a compiled kernel."""
+    found = []
+    if record["spills"]:
+        found.append(f"{record['spills']} spilled")
+    if record["shared"] > SHARED[record["architecture"]]:
+        found.append(f"{record['shared']:,} bytes of shared memory")
+    # NVIDIA's matrix instructions round float32; the kernels do not let them.
+    exact = record["dtype"] == "float32" and record["architecture"] != "gfx942"
+    if not record["matrix_instructions"] and not exact and record["tile"]["rows"] >= 16:
+        found.append("no matrix instruction")
+    return found
+
+
+def compile_kernels(
+    context: typer.Context,
+    architecture: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+    width: Annotated[list[int] | None, typer.Option(help="Only these.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+    resume: Resume = False,
+    output: Output = Path("build/attention_speed"),
+) -> None:
+    """Compile the Triton kernels for every architecture of the table, without a device.
+
+    Writes registers, spills, shared memory and matrix instructions to OUTPUT/compilation.json. Ends
+    with exit code 1 if a kernel spills, does not fit or has no matrix instruction. All
+    configurations take more than an hour on one core; options choose some.
+    """
+    if os.environ.get("TRITON_INTERPRET", "0") == "1":
+        raise RefusedError("compile: expected TRITON_INTERPRET to be unset, got 1; unset it")
+    wanted = {
+        "architecture": architecture,
+        "kernel": kernel,
+        "width": width,
+        "dtype": dtype,
+        "variant": variant,
+    }
+    chosen = [
+        each
+        for each in configurations()
+        if all(
+            getattr(each, name) in (some or [getattr(each, name)]) for name, some in wanted.items()
+        )
+    ]
+    if not chosen:
+        raise typer.BadParameter(f"expected configurations of the table, got none for {wanted}")
+    header = {"experiment": "compilation", "versions": versions(["torch", "triton"])}
+    console = Console()
+    output.mkdir(parents=True, exist_ok=True)
+    with Bars(console, transient=True) as bars:
+        bar = bars.add("Compiling", len(chosen))
+        result = run_steps(
+            output / "compilation.json",
+            {"command": current_command(context), **header},
+            {each.name: partial(_step, each) for each in chosen},
+            resume=resume,
+            on_step=lambda number, name: bars.step(bar, number, name),
+        )
+    show(console, [table(result)], [output / "compilation.json"])
+    wrong = [record for record in result["records"] if faults(record)]
+    for record in wrong:
+        console.print(", ".join(str(record[k]) for k in wanted), "; ".join(faults(record)))
+    if wrong:
+        raise typer.Exit(1)
+
+
+def table(result: dict[str, Any]) -> Table:
+    """Return one row per architecture and kernel: the largest figures over all configurations."""
+    rows = []
+    for architecture, kernel in itertools.product(ARCHITECTURES, KERNELS):
+        records = [
+            record
+            for record in result["records"]
+            if (record["architecture"], record["kernel"]) == (architecture, kernel)
+        ]
+        if not records:
+            continue
+        half = [record for record in records if record["dtype"] != "float32"]
+        most = max(record["shared"] for record in records)
+        fewest = min((record["matrix_instructions"] for record in half), default=0)
+        rows.append(
+            [
+                architecture,
+                f"`{kernel}`",
+                str(len(records)),
+                str(max(record["registers"] for record in records)),
+                str(sum(record["spills"] > 0 for record in records)),
+                f"{most / 1024:.0f} of {SHARED[architecture] // 1024}",
+                str(fewest),
+            ]
+        )
+    header = [
+        "architecture",
+        "kernel",
+        "configurations",
+        "most registers",
+        "that spill",
+        "most shared memory, KiB",
+        "fewest matrix instructions in half precision",
+    ]
+    triton, torch_version = (result["versions"][name] for name in ("triton", "torch"))
+    return Table(
+        header,
+        rows,
+        title="Kernels compiled without a device",
+        caption=f"Triton {triton}, PyTorch {torch_version}. Written by `{result['command']}`.",
+        words=2,
+    )
