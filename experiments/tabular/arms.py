@@ -75,17 +75,19 @@ class Given:
     test: Array
     count: int
 
-    def predict(self, model: TabularTransformer, rows: Any = ..., test: Any = ...) -> Array:
+    def predict(
+        self, model: TabularTransformer, rows: Any = ..., test: Any = ..., *, lean: bool = True
+    ) -> Array:
         """Return the logits of the model with some rows of the context, for some test rows."""
         context, classes = self.context[rows], self.classes[rows]
-        return predict(model, context, classes, self.test[test], self.count)
+        return predict(model, context, classes, self.test[test], self.count, lean=lean)
 
 
 def entropies(model: TabularTransformer, given: Given) -> tuple[Array, Array]:
     """Predict with plain softmax; return the logits and the entropies [layers, heads]."""
     recorder = Entropies()
     with sharpmax.models.record(model, recorder):
-        logits = given.predict(model)
+        logits = given.predict(model, lean=False)
     return logits, np.stack(recorder.means)
 
 
@@ -136,10 +138,11 @@ def sharpened(
 ) -> Predicted:
     """Predict with a policy on the attention of the model."""
     example = (torch.zeros(1, 3, model.config.features), torch.zeros(1, 2))
+    each_layer = policy.values() if isinstance(policy, Mapping) else ()
+    watched = [each for each in each_layer if isinstance(each, Watched)]
     with sharpmax.sharpen(model, policy, example=example):
-        logits = given.predict(model)
-    if isinstance(policy, Mapping) and isinstance(policy[0], Watched):
-        watched = [each for each in policy.values() if isinstance(each, Watched)]
+        logits = given.predict(model, lean=not watched)
+    if watched:
         return Predicted(logits, np.stack([np.mean(each.means, axis=0) for each in watched]))
     return Predicted(logits)
 
