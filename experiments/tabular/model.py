@@ -102,9 +102,7 @@ class TabularTransformer(nn.Module):
             rows = layer(rows, rows[:, :context])
         tested = rows[:, context:]
         tested = (
-            last(tested, rows[:, :context])
-            if lean
-            else last(rows, rows[:, :context])[:, context:]
+            last(tested, rows[:, :context]) if lean else last(rows, rows[:, :context])[:, context:]
         )
         logits: Tensor = self.decoder(tested)
         return logits
