@@ -1,18 +1,20 @@
 """Register the C++ kernels as PyTorch operators, with fakes, gradients and batching rules.
 
 They are registered at import, so that the first `torch.compile(fullgraph=True)` works. The kernels
-are compiled when an operator first runs.
+are loaded when an operator first runs.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sharpmax._attention.impl import _build
+from sharpmax import kernels
 from sharpmax._attention.impl._batching import batched
 from sharpmax._attention.temperature import Terms, through_policy, through_statistics
 from sharpmax._statistics import RowStatistics
@@ -27,6 +29,70 @@ _RESULT = "Tensor output, Tensor beta, Tensor logmass, Tensor maximum"
 _STATISTICS = "Tensor maximum, Tensor mass, Tensor moment, Tensor count"
 
 NO_COLUMNS = torch.zeros(1, 0, dtype=torch.float64)  # the parameters of GIVEN and HARD
+
+
+# How the kernels read tensors.
+
+
+def _parallel() -> int:
+    """The address of PyTorch's own way to run threads, or 0 if it does not use GCC's OpenMP.
+
+    Threads of another pool would wait for PyTorch's, which go on spinning after each of its operations.
+    """
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+        return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value or 0
+    except (AttributeError, OSError):
+        return 0
+
+
+def _described(tensor: Tensor) -> tuple[int, ...]:
+    batch, head, row, column = tensor.stride()
+    return tensor.data_ptr(), batch, head, row, column if tensor.shape[3] > 1 else 1
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+_TORCH = kernels.Framework(
+    {getattr(torch, name): number for name, number in kernels.TYPES.items()},
+    _described,
+    _address,
+    torch.get_num_threads,
+    _parallel(),
+)
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The tensor with adjacent columns."""
+    return tensor if tensor.stride(3) == 1 or tensor.shape[3] < 2 else tensor.contiguous()
+
+
+def _contiguous(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous()
+
+
+def _inputs(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, sink: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    return _readable(query), _readable(key), _readable(value), mask, _sink(query, sink)
+
+
+def _sink(query: Tensor, sink: Tensor | None) -> Tensor | None:
+    """The sink in the dtype of statistics."""
+    return None if sink is None else sink.to(_row_dtype(query)).contiguous()
+
+
+def _row_dtype(query: Tensor) -> torch.dtype:
+    return torch.float64 if query.dtype == torch.float64 else torch.float32
+
+
+def _upstream(
+    gradient: Tensor, of_logmass: Tensor | None, output: Tensor, *rows: Tensor
+) -> tuple[Tensor | None, ...]:
+    wide = map(_contiguous, (of_logmass, *rows))
+    return _readable(gradient), next(wide), _readable(output), *wide
 
 
 # Attention.
@@ -59,9 +125,9 @@ def attention_now(
     *settings: float,
 ) -> tuple[Tensor, ...]:
     """Run the kernel on tensors that hold numbers."""
-    results: tuple[Tensor, ...] = _build.load().forward(
-        query, key, value, mask, sink, beta, form, parameters, settings
-    )
+    results = _attention_fake(query, key, value)
+    policy = form, parameters.contiguous(), _contiguous(beta)
+    kernels.forward(_TORCH, _inputs(query, key, value, mask, sink), settings, policy, results)
     return results
 
 
@@ -72,9 +138,10 @@ def _attention_fake(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tu
 
 
 def _row_gradient(*arguments: Any) -> tuple[Tensor, ...]:
-    results: tuple[Tensor, ...] = _build.load().row_gradient(
-        *arguments[:-_SETTING_COUNT], arguments[-_SETTING_COUNT:]
-    )
+    gradient, of_logmass, *inputs = arguments[:7]
+    upstream = _upstream(gradient, of_logmass, *arguments[7:11])
+    results = _statistics_fake(inputs[0])[:3]
+    kernels.row_gradient(_TORCH, _inputs(*inputs), arguments[11:], upstream, results)
     return results
 
 
@@ -83,13 +150,20 @@ def _row_gradient_fake(gradient: Tensor, _: object, query: Tensor, *rest: Any) -
 
 
 def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    *tensors, mask_gradient = arguments[:-_SETTING_COUNT]
-    settings = arguments[-_SETTING_COUNT:]
-    query, mask, sink = arguments[2], arguments[5], arguments[6]
-    *gradients, by_mask, by_sink = _build.load().backward(*tensors, settings, mask_gradient)
-    by_mask = by_mask.to(query.dtype if mask is None else mask.dtype)
-    by_sink = by_sink.to(query.dtype if sink is None else sink.dtype)
-    return *gradients, by_mask, by_sink
+    gradient, of_logmass, *inputs = arguments[:7]
+    query, key, value, mask, sink = inputs
+    upstream = _upstream(gradient, of_logmass, *arguments[7:11])
+    terms, mask_gradient = tuple(map(_contiguous, arguments[11:15])), arguments[15]
+    results = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in (query, key, value)]
+    wide = _row_dtype(query)
+    by_mask = torch.empty(*query.shape[:3], key.shape[2], dtype=wide) if mask_gradient else None
+    by_sink = None if sink is None else torch.empty(sink.shape, dtype=wide)
+    kernels.backward(
+        _TORCH, _inputs(*inputs), arguments[16:], upstream, terms, (*results, by_mask, by_sink)
+    )
+    nothing = query.new_empty(0)
+    by_mask = nothing if by_mask is None else by_mask.to(wide if mask is None else mask.dtype)
+    return *results, by_mask, nothing if by_sink is None else by_sink.to(sink.dtype)
 
 
 def _attention_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
@@ -151,13 +225,14 @@ def statistics_now(
     query: Tensor, key: Tensor, mask: Tensor | None, sink: Tensor | None, *settings: float
 ) -> tuple[Tensor, ...]:
     """Run the kernel on tensors that hold numbers."""
-    results: tuple[Tensor, ...] = _build.load().statistics(query, key, mask, sink, settings)
+    results = _statistics_fake(query)
+    inputs = _readable(query), _readable(key), mask, _sink(query, sink)
+    kernels.statistics(_TORCH, inputs, settings, results)
     return results
 
 
 def _statistics_fake(query: Tensor, *_: object) -> tuple[Tensor, ...]:
-    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    entries = [query.new_empty(query.shape[:3], dtype=dtype) for _ in range(3)]
+    entries = [query.new_empty(query.shape[:3], dtype=_row_dtype(query)) for _ in range(3)]
     return *entries, query.new_empty(query.shape[:3], dtype=torch.int64)
 
 

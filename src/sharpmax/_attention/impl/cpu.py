@@ -1,6 +1,6 @@
 """Attend with the C++ kernels, which keep panels of rows in the core's cache.
 
-They are PyTorch operators, and are compiled when they are first used.
+They are PyTorch operators. A wheel brings the kernels; otherwise they are compiled on first use.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sharpmax._attention.impl import _build, _operators
+from sharpmax import kernels
+from sharpmax._attention.impl import _operators
 from sharpmax._attention.problem import Problem
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form, Policy
@@ -27,7 +28,7 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def prepare() -> str | None:
     """Compile the kernels unless that has been done."""
-    return _build.failure()
+    return kernels.failure()
 
 
 def measure(problem: Problem) -> RowStatistics:
@@ -121,4 +122,4 @@ def _settings(problem: Problem) -> tuple[float, float, int, int, int, bool]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _unavailable() -> str | None:
-    return _build.unavailable()
+    return kernels.unavailable()

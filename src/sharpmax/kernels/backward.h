@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "cpu_forward.h"
+#include "forward.h"
 
-namespace sharpmax {
+namespace sharpmax::SHARPMAX_VARIANT {
 
 // What the backward pass knows of each row, [batch, head, row]; null if absent. Of each pair (a, c) both or none are given.
 template <class T> struct RowInputs {
@@ -188,7 +188,7 @@ template <class T> struct Backward {
     if (units == 0) return;
     const Division<T> division(problem, kMaximumPanels);
     const int64_t chunks = division.segments_per_key_head * division.tasks_per_segment;
-    const int64_t threads = at::get_num_threads();
+    const int64_t threads = problem.threads;
     // Where units would leave threads idle, the rows of each are dealt out in turn; each part has its own sums.
     const int64_t parts = units % threads == 0 || units >= 4 * threads ? 1 : std::clamp<int64_t>(threads, 1, std::max<int64_t>(chunks, 1));
     const int64_t key_stride = padded<T>(problem.width), value_stride = padded<T>(problem.value_width);
@@ -197,7 +197,7 @@ template <class T> struct Backward {
         parts == 1 && problem.value.scalar == native_scalar<T>() && value_stride == problem.value_width;
     std::vector<Share> shares(parts > 1 ? units * parts : 0);
     const int64_t work = 3 * work_of(problem);
-    run_tasks(units * parts, work, [&](const Take& take) {
+    run_tasks(problem, units * parts, work, [&](const Take& take) {
       Workspace workspace(problem);
       for (int64_t task = take(); task >= 0; task = take()) {
         const int64_t unit = task / parts, part = task % parts;
@@ -218,7 +218,7 @@ template <class T> struct Backward {
       }
     });
     if (parts > 1)
-      run_tasks(units, work, [&](const Take& take) {
+      run_tasks(problem, units, work, [&](const Take& take) {
         Buffer<T> line(std::max(key_stride, value_stride));
         for (int64_t unit = take(); unit >= 0; unit = take()) deliver(unit, shares.data() + unit * parts, parts, line.get());
       });
@@ -226,7 +226,7 @@ template <class T> struct Backward {
 
   void run_rows(int panels_per_task) {
     const Division<T> division(problem, panels_per_task);
-    run_tasks(division.tasks, work_of(problem), [&](const Take& take) {
+    run_tasks(problem, division.tasks, work_of(problem), [&](const Take& take) {
       Workspace workspace(problem);
       Share none;
       for (int64_t task = take(); task >= 0; task = take()) differentiate_rows(division, task, workspace, none);
@@ -486,4 +486,4 @@ template <class T> struct Backward {
   }
 };
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

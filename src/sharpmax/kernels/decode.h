@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "cpu_forward.h"
+#include "forward.h"
 
-namespace sharpmax {
+namespace sharpmax::SHARPMAX_VARIANT {
 
 constexpr int kDecodeRows = 8;     // at most, over all heads that share their keys
 constexpr int kDecodeTile = 4;     // rows that go over the keys together
@@ -27,7 +27,7 @@ template <class T> SHARPMAX_INLINE T sum_of(typename Vector<T>::Native lanes) {
   return parts[0];
 }
 
-#if defined(CPU_CAPABILITY_AVX2)
+#if defined(__AVX2__) && !defined(__AVX512F__)
 template <> SHARPMAX_INLINE float sum_of<float>(Vector<float>::Native lanes) {
   const __m256 all = (__m256)lanes;
   __m128 sum = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
@@ -229,7 +229,7 @@ template <class T> struct Decoding {
   const T* given_beta;
   const Results<T>& results;
 
-  const bool attends = !results.statistics_alone();
+  const bool attends = results.output != nullptr;
   const int rows = static_cast<int>(problem.group() * problem.queries);
   const int64_t units = problem.batches * problem.key_heads;
   const int64_t chunks = (problem.keys + kDecodeChunk - 1) / kDecodeChunk;
@@ -237,7 +237,7 @@ template <class T> struct Decoding {
   const T threshold = negligible<T>(problem.keys);
   const int64_t bytes = std::max<int64_t>(1, rows * padded_keys * static_cast<int64_t>(sizeof(T)));
   const int64_t wave =
-      std::clamp<int64_t>(kDecodeBytes * at::get_num_threads() / bytes, 1, std::max<int64_t>(units, 1));
+      std::clamp<int64_t>(kDecodeBytes * problem.threads / bytes, 1, std::max<int64_t>(units, 1));
 
   Buffer<T> logits{wave * rows * padded_keys};
   Buffer<T> queries{wave * rows * problem.width};
@@ -252,13 +252,13 @@ template <class T> struct Decoding {
       const int64_t here = std::min(wave, units - begin);
       for (int64_t unit = 0; unit < here; ++unit) open(unit);
       const int64_t work = problem.width * rows * problem.keys * here;
-      run_tasks(here * chunks, work, [&](const Take& take) {
+      run_tasks(problem, here * chunks, work, [&](const Take& take) {
         Buffer<T> scratch(kBlock * problem.width), bias(kDecodeChunk);
         for (int64_t task = take(); task >= 0; task = take()) score(task, scratch.get(), bias.get());
       });
       for (int64_t unit = 0; unit < here; ++unit) settle(unit);
       if (!attends) continue;
-      run_tasks(here * chunks, work, [&](const Take& take) {
+      run_tasks(problem, here * chunks, work, [&](const Take& take) {
         Buffer<T> scratch(problem.value.scalar == native_scalar<T>() ? 0 : kDecodeChunk * problem.value_width);
         Buffer<T> weights(kDecodeChunk * kDecodeTile + kDecodeTile);
         Buffer<const T*> kept(kDecodeChunk + 1);
@@ -383,4 +383,4 @@ template <class T> struct Decoding {
   }
 };
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

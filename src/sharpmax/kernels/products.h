@@ -3,9 +3,9 @@
 // sums need no reduction across lanes.
 #pragma once
 
-#include "cpu_vector.h"
+#include "vector.h"
 
-namespace sharpmax {
+namespace sharpmax::SHARPMAX_VARIANT {
 
 // Rows of numbers at equal distances.
 template <class T> struct Rows {
@@ -142,4 +142,4 @@ __attribute__((noinline)) void accumulate_outer(
     accumulate_columns<T, 1>(tile, tile_stride, count, dense + column, rows, stride, sums + column);
 }
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

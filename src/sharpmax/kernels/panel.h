@@ -1,9 +1,9 @@
 // A panel: some rows of queries, side by side in the vector lanes, with their statistics.
 #pragma once
 
-#include "cpu_problem.h"
+#include "problem.h"
 
-namespace sharpmax {
+namespace sharpmax::SHARPMAX_VARIANT {
 
 constexpr int kPanelVectors = 3;
 constexpr int kBlock = 64; // keys that are handled at a time, so that their logits stay in the first-level cache
@@ -363,4 +363,4 @@ template <class T> inline double entropy_of(T mass, T moment) {
   return std::max(std::log(static_cast<double>(mass)) - static_cast<double>(moment) / static_cast<double>(mass), 0.);
 }
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

@@ -1,5 +1,5 @@
-// Vectors of the processor's width, based on the vector extension of GCC and Clang. The same code serves AVX2, AVX-512 and
-// other instruction sets, and needs no header of PyTorch.
+// Vectors of the processor's width, based on the vector extension of GCC and Clang. The same code serves AVX-512, AVX2 and, as the
+// baseline, whatever the compiler takes vectors of 16 bytes to: SSE2, NEON.
 #pragma once
 
 #include <cmath>
@@ -12,15 +12,24 @@
 #include <immintrin.h>
 #endif
 
-namespace sharpmax {
+// The library holds the kernels once per instruction set, each in a namespace of its own.
+#if defined(__AVX512F__)
+#define SHARPMAX_VARIANT avx512
+#elif defined(__AVX2__)
+#define SHARPMAX_VARIANT avx2
+#else
+#define SHARPMAX_VARIANT baseline
+#endif
+
+namespace sharpmax::SHARPMAX_VARIANT {
 
 #define SHARPMAX_INLINE inline __attribute__((always_inline))
 #define SHARPMAX_INLINE_LAMBDA __attribute__((always_inline))
 
-#if defined(CPU_CAPABILITY_AVX512)
+#if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
 constexpr int kAccumulators = 24; // of 32 registers; the rest hold operands
-#elif defined(CPU_CAPABILITY_AVX2)
+#elif defined(__AVX2__)
 constexpr int kVectorBytes = 32;
 constexpr int kAccumulators = 12; // of 16 registers
 #else
@@ -79,9 +88,9 @@ template <class T> SHARPMAX_INLINE void store_integer(Integer<T>* to, Bits<T> va
 }
 
 template <class T> SHARPMAX_INLINE bool any(Bits<T> condition) {
-#if defined(CPU_CAPABILITY_AVX512)
+#if defined(__AVX512F__)
   return _mm512_test_epi32_mask((__m512i)condition, (__m512i)condition) != 0;
-#elif defined(CPU_CAPABILITY_AVX2)
+#elif defined(__AVX2__)
   return !_mm256_testz_si256((__m256i)condition, (__m256i)condition);
 #else
   Integer<T> all = 0;
@@ -129,7 +138,6 @@ template <class T> SHARPMAX_INLINE Vector<T> exp_bounded(Vector<T> x) {
   const Native rounded = x.lanes * log2e + Constants::shift;
   const Native f = x.lanes * log2e - (rounded - Constants::shift);
   Native p = Constants::coefficients[0] - Native{};
-#pragma GCC unroll 12
   for (size_t k = 1; k < std::size(Constants::coefficients); ++k) p = p * f + Constants::coefficients[k];
   return {p * (Native)((Bits<T>)rounded << Constants::mantissa)};
 }
@@ -160,4 +168,4 @@ SHARPMAX_INLINE Vector<double> hyperbolic_tangent(Vector<double> x) {
   return x;
 }
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

@@ -1,9 +1,9 @@
 // Solves for the beta at which the entropy of a row is the target, for all rows of a panel at once.
 #pragma once
 
-#include "cpu_panel.h"
+#include "panel.h"
 
-namespace sharpmax {
+namespace sharpmax::SHARPMAX_VARIANT {
 
 // Moments of the logits' distances to the maximum under the weights: sum of w, w d, w d^2, w d^3.
 template <class T> struct Moments {
@@ -129,4 +129,4 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
   }
 }
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

@@ -10,42 +10,52 @@
 #include <sys/mman.h>
 #endif
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
+#include "half.h"
+#include "products.h"
+#include "sharpmax.h"
 
-#include "cpu_products.h"
+namespace sharpmax::SHARPMAX_VARIANT {
 
-namespace sharpmax {
+enum class Scalar : int64_t { float32, float64, float16, bfloat16, boolean }; // as enum sharpmax_type
 
-enum class Scalar { float32, float64, float16, bfloat16, boolean };
+enum class Policy : int64_t { given, constant, ramps, polynomial, log_length, entropy_target, hard }; // as enum sharpmax_form
 
-enum class Policy : int64_t { given, constant, ramps, polynomial, log_length, entropy_target, hard };
-
-// A [batch, head, row, column] tensor. Columns are adjacent, except in a mask.
-struct Strided {
-  const void* data = nullptr;
+// An array [batch, head, row, column] with the type of its numbers.
+struct Strided : sharpmax_array {
   Scalar scalar = Scalar::float32;
-  int64_t batch = 0, head = 0, row = 0, column = 1;
+
+  Strided() : sharpmax_array{} {}
+  Strided(const sharpmax_array& array, int64_t type) : sharpmax_array(array), scalar(static_cast<Scalar>(type)) {}
 };
 
 struct Problem {
   int64_t batches, query_heads, key_heads, queries, keys, width, value_width;
   Strided query, key, value, mask;
-  bool masked = false;
-  const float* sink32 = nullptr; // with a sink, one of the two
-  const double* sink64 = nullptr;
-  bool sink_counted = true;
-  double scale = 1, softcap = 0;
-  int64_t left = -1, right = -1, offset = 0;
+  bool masked;
+  const void* sinks;
+  bool sink_counted;
+  double scale, softcap;
+  int64_t left, right, offset, threads;
+  sharpmax_parallel parallel;
 
   Policy policy = Policy::constant;
   const double* parameters = nullptr;
   int64_t parameter_stride = 0; // from head to head; 0 if all heads share them
   int64_t parameter_count = 0;
 
+  explicit Problem(const sharpmax_problem& given)
+      : batches(given.batches), query_heads(given.query_heads), key_heads(given.key_heads), queries(given.queries),
+        keys(given.keys), width(given.width), value_width(given.value_width), query(given.query, given.type),
+        key(given.key, given.type), value(given.value, given.type), mask(given.mask, given.mask_type),
+        masked(given.mask.data != nullptr), sinks(given.sink), sink_counted(given.sink_counted != 0), scale(given.scale),
+        softcap(given.softcap), left(given.left), right(given.right), offset(given.offset), threads(given.threads),
+        parallel(given.parallel) {}
+
   int64_t group() const { return key_heads ? query_heads / key_heads : 0; }
-  bool has_sink() const { return sink32 || sink64; }
-  double sink(int64_t head) const { return sink32 ? sink32[head] : sink64[head]; }
+  bool has_sink() const { return sinks != nullptr; }
+  double sink(int64_t head) const {
+    return query.scalar == Scalar::float64 ? static_cast<const double*>(sinks)[head] : static_cast<const float*>(sinks)[head];
+  }
   // The sink that counts among the keys of a row, or -inf.
   double counted_sink(int64_t head) const {
     return has_sink() && sink_counted ? sink(head) : -std::numeric_limits<double>::infinity();
@@ -103,8 +113,8 @@ template <class Function> SHARPMAX_INLINE auto with_type(Scalar scalar, Function
   switch (scalar) {
     case Scalar::float32: return function(float());
     case Scalar::float64: return function(double());
-    case Scalar::float16: return function(c10::Half());
-    case Scalar::bfloat16: return function(c10::BFloat16());
+    case Scalar::float16: return function(Half{});
+    case Scalar::bfloat16: return function(BFloat16{});
     default: return function(uint8_t()); // a boolean
   }
 }
@@ -115,24 +125,11 @@ inline int64_t bytes_of(Scalar scalar) {
 
 // Copies `count` adjacent numbers and converts them.
 template <class T> inline void convert(Scalar scalar, const void* from, int64_t count, T* to) {
-  with_type(scalar, [&](auto zero) {
-    using Source = decltype(zero);
-    const Source* source = static_cast<const Source*>(from);
-    int64_t n = 0;
-#if defined(__F16C__)
-    if constexpr (std::is_same_v<Source, c10::Half> && std::is_same_v<T, float>)
-      for (; n + 8 <= count; n += 8)
-        _mm256_storeu_ps(to + n, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + n))));
-#endif
-    for (; n < count; ++n) to[n] = static_cast<T>(source[n]);
-  });
+  with_type(scalar, [&](auto zero) { copy_numbers(static_cast<const decltype(zero)*>(from), count, to); });
 }
 
 template <class T> inline void convert_back(Scalar scalar, const T* from, int64_t count, void* to) {
-  with_type(scalar, [&](auto zero) {
-    using Target = decltype(zero);
-    for (int64_t n = 0; n < count; ++n) static_cast<Target*>(to)[n] = static_cast<Target>(from[n]);
-  });
+  with_type(scalar, [&](auto zero) { copy_numbers(from, count, static_cast<decltype(zero)*>(to)); });
 }
 
 template <class T> constexpr Scalar native_scalar() { return sizeof(T) == 8 ? Scalar::float64 : Scalar::float32; }
@@ -174,7 +171,7 @@ inline Sight mask_row(
   with_type(mask.scalar, [&](auto zero) {
     using Source = decltype(zero);
     const Source* source = reinterpret_cast<const Source*>(from);
-    const T floor = static_cast<T>(0.5 * static_cast<double>(std::numeric_limits<Source>::lowest()));
+    const T floor = static_cast<T>(0.5 * kLowest<Source>);
     const auto read = [&](Source entry) {
       if constexpr (std::is_same_v<Source, uint8_t>) return entry ? T(0) : hidden;
       const T value = static_cast<T>(entry);
@@ -222,4 +219,4 @@ inline double inverse_temperature(const Problem& problem, int64_t head, double e
   }
 }
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

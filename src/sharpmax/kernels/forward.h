@@ -3,51 +3,45 @@
 // the values.
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <functional>
 
-#include <ATen/Parallel.h>
+#include "target.h"
+#include "threads.h"
 
-#include "cpu_target.h"
+namespace sharpmax::SHARPMAX_VARIANT {
 
-namespace sharpmax {
-
+// Where results go: the output in the type of the query, the rest [batch, head, row]. What is null is not wanted; without an
+// output only the statistics are computed.
 template <class T> struct Results {
-  void* output = nullptr; // [batch, head, row, value width], in the type of the query
-  T *maximum = nullptr, *mass = nullptr, *moment = nullptr, *beta = nullptr, *logmass = nullptr; // [batch, head, row]
+  void* output = nullptr;
+  T *maximum = nullptr, *mass = nullptr, *moment = nullptr;
   int64_t* count = nullptr;
-
-  bool statistics_alone() const { return !beta; }
+  T *beta = nullptr, *logmass = nullptr;
 };
+
+template <class Number> SHARPMAX_INLINE void put(Number* array, int64_t at, Number value) {
+  if (array) array[at] = value;
+}
 
 using Take = std::function<int64_t()>; // the next task, or -1
 
-// Whether this process was forked. OpenMP's threads are not copied, and a wait for them would not end.
-inline bool forked() {
-  static bool is_child = false;
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { is_child = true; });
-  return is_child && registered == 0;
-}
-
 // Runs tasks 0 … count - 1; each thread takes the next one when it is free. What a task writes must not depend on the thread.
 // `work` is the number of multiplications. Little work stays on this thread.
-inline void run_tasks(int64_t count, int64_t work, const std::function<void(const Take&)>& worker) {
+inline void run_tasks(
+    const Problem& problem, int64_t count, int64_t work, const std::function<void(const Take&)>& worker) {
   constexpr int64_t worth_a_thread = 1 << 17;
   std::atomic<int64_t> next{0};
-  const int64_t threads = std::min({count, work / worth_a_thread + 1, static_cast<int64_t>(forked() ? 1 : at::get_num_threads())});
   const Take take = [&]() -> int64_t {
     const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
     return task < count ? task : -1;
   };
-  if (threads <= 1) {
-    if (count > 0) worker(take);
-    return;
-  }
-  at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) worker(take);
-  });
+  const auto work_on = [&] { worker(take); };
+  const int64_t threads = std::min({count, work / worth_a_thread + 1, problem.threads});
+  if (count > 0)
+    run_parallel(
+        problem.parallel, threads, [](void* context) { (*static_cast<decltype(work_on)*>(context))(); },
+        const_cast<void*>(static_cast<const void*>(&work_on)));
 }
 
 inline int64_t work_of(const Problem& problem) {
@@ -70,10 +64,10 @@ template <class T>
 inline void write_statistics(const Problem& problem, const Panel<T>& panel, int64_t batch, const Results<T>& results) {
   for (int r = 0; r < panel.rows; ++r) {
     const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
-    results.maximum[at] = panel.maximum[r];
-    results.mass[at] = panel.mass[r];
-    results.moment[at] = panel.moment[r];
-    results.count[at] = panel.count[r];
+    put(results.maximum, at, panel.maximum[r]);
+    put(results.mass, at, panel.mass[r]);
+    put(results.moment, at, panel.moment[r]);
+    put(results.count, at, panel.count[r]);
   }
 }
 
@@ -231,8 +225,8 @@ inline void write_output(
       for (int64_t c = 0; c < problem.value_width; ++c) scratch[c] = reciprocal * row[c * column_stride];
     convert_back(scalar, scratch, problem.value_width,
                  static_cast<char*>(results.output) + at * problem.value_width * bytes_of(scalar));
-    results.beta[at] = panel.beta[r];
-    results.logmass[at] = invalid ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(logarithm);
+    put(results.beta, at, panel.beta[r]);
+    put(results.logmass, at, invalid ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(logarithm));
   }
 }
 
@@ -352,12 +346,12 @@ inline void second_pass(
 template <class T>
 inline void attend_panels(const Problem& problem, const T* given_beta, int panels_per_task, const Results<T>& results) {
   const Division<T> division(problem, panels_per_task);
-  const bool attends = !results.statistics_alone();
+  const bool attends = results.output != nullptr;
   const int64_t capacity = Panel<T>::capacity;
   const int64_t kept_keys = attends ? problem.keys : 0;
   const int64_t groups = (kept_keys + kBlock - 1) / kBlock * kGroups;
   const T threshold = negligible<T>(problem.keys);
-  run_tasks(division.tasks, work_of(problem), [&](const Take& take) {
+  run_tasks(problem, division.tasks, work_of(problem), [&](const Take& take) {
     Buffer<T> queries(panels_per_task * problem.width * capacity);
     Buffer<T> outputs(panels_per_task * problem.value_width * capacity);
     Buffer<T> logits(attends ? panels_per_task * kept_keys * capacity : kBlock * capacity);
@@ -409,4 +403,4 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
   });
 }
 
-} // namespace sharpmax
+} // namespace sharpmax::SHARPMAX_VARIANT

@@ -1,0 +1,192 @@
+"""Call the CPU kernels: C++17 behind a C interface, without any framework in it.
+
+`sharpmax.h` declares the interface. A caller brings a `Framework`, which says how to read the arrays of
+PyTorch or NumPy, and results that it has allocated; this module packs the structs of the interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from sharpmax.kernels._build import (
+    CacheError,
+    CompilationError,
+    CompilerMissingError,
+    failure,
+    load,
+    unavailable,
+)
+
+__all__ = [
+    "TYPES",
+    "CacheError",
+    "CompilationError",
+    "CompilerMissingError",
+    "Framework",
+    "backward",
+    "failure",
+    "forward",
+    "load",
+    "row_gradient",
+    "statistics",
+    "unavailable",
+]
+
+TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "bool": 4}
+"""The numbers of the types of arrays."""
+
+# The structs of sharpmax.h, which consist of numbers of 64 bits.
+_PROBLEM = struct.Struct("14q2d22q").pack
+_POLICY = struct.Struct("5q").pack
+_ROWS = struct.Struct("4q").pack
+_RESULTS = struct.Struct("7q").pack
+_UPSTREAM = struct.Struct("14q").pack
+_TERMS = struct.Struct("4q").pack
+_GRADIENTS = struct.Struct("5q").pack
+
+_NOTHING = (0, 0, 0, 0, 1)
+_POINTER = ctypes.c_void_p
+
+
+class Framework(NamedTuple):
+    """How to read the arrays of a framework, and the threads that its own operations run on."""
+
+    types: Mapping[Any, int]
+    """The number of each dtype."""
+    described: Callable[[Any], tuple[int, ...]]
+    """Of an array [batch, head, row, column] its address and its four strides in elements."""
+    address: Callable[[Any], int]
+    """Of a contiguous array; 0 of None."""
+    threads: Callable[[], int]
+    """How many threads to use; 0 for all."""
+    parallel: int = 0
+    """The address of a function like GOMP_parallel that runs them; 0 for the library's own."""
+
+
+def statistics(framework: Framework, inputs: tuple[Any, ...], settings: Any, rows: Any) -> None:
+    """Measure the rows of `inputs`, (query, key, mask, sink), into maximum, mass, moment, count."""
+    query, key, mask, sink = inputs
+    problem = _problem(framework, query, key, None, mask, sink, settings)
+    _raise(load().sharpmax_statistics(problem, _ROWS(*map(framework.address, rows))))
+
+
+def forward(
+    framework: Framework,
+    inputs: tuple[Any, ...],
+    settings: Any,
+    policy: tuple[int, Any, Any],
+    results: tuple[Any, ...],
+) -> None:
+    """Attend with `inputs`, (query, key, value, mask, sink).
+
+    Args:
+        framework: that of the arrays.
+        inputs: query, key, value, mask and sink, the last two or None.
+        settings: scale, softcap, left, right, offset, whether the sink counts.
+        policy: the number of the form, its parameters [heads or 1, columns] in float64, and beta.
+        results: output, maximum, mass, moment, count, beta, log-mass; None for what is not wanted.
+    """
+    form, parameters, beta = policy
+    address = framework.address
+    heads, columns = parameters.shape
+    packed = _POLICY(
+        form, columns, columns if heads > 1 else 0, address(parameters), address(beta)
+    )
+    problem = _problem(framework, *inputs, settings)
+    _raise(load().sharpmax_forward(problem, packed, _RESULTS(*map(address, results))))
+
+
+def row_gradient(
+    framework: Framework,
+    inputs: tuple[Any, ...],
+    settings: Any,
+    upstream: tuple[Any, ...],
+    results: tuple[Any, Any, Any],
+) -> None:
+    """Compute the gradient by beta and mean and variance of the logits of every row.
+
+    `upstream` has the gradients by output and log-mass (or None), output, beta, log-mass, maximum.
+    """
+    problem = _problem(framework, *inputs, settings)
+    pointers = (_POINTER(framework.address(result)) for result in results)
+    _raise(load().sharpmax_row_gradient(problem, _upstream(framework, *upstream), *pointers))
+
+
+def backward(
+    framework: Framework,
+    inputs: tuple[Any, ...],
+    settings: Any,
+    upstream: tuple[Any, ...],
+    terms: tuple[Any, ...],
+    results: tuple[Any, ...],
+) -> None:
+    """Compute gradients by query, key, value and, unless None, mask and sink.
+
+    `upstream` is that of `row_gradient`; `terms` are a0, c0, a1, c1 of the interface.
+    """
+    address = framework.address
+    problem = _problem(framework, *inputs, settings)
+    _raise(
+        load().sharpmax_backward(
+            problem,
+            _upstream(framework, *upstream),
+            _TERMS(*map(address, terms)),
+            _GRADIENTS(*map(address, results)),
+        )
+    )
+
+
+def _problem(
+    framework: Framework, query: Any, key: Any, value: Any, mask: Any, sink: Any, settings: Any
+) -> bytes:
+    types, described, address, threads, parallel = framework
+    scale, softcap, left, right, offset, sink_counted = settings
+    batches, heads, queries, width = query.shape
+    _, key_heads, keys, _ = key.shape
+    return _PROBLEM(
+        batches,
+        heads,
+        key_heads,
+        queries,
+        keys,
+        width,
+        0 if value is None else value.shape[3],
+        types[query.dtype],
+        0 if mask is None else types[mask.dtype],
+        left,
+        right,
+        offset,
+        sink_counted,
+        threads(),
+        scale,
+        softcap,
+        *described(query),
+        *described(key),
+        *(_NOTHING if value is None else described(value)),
+        *(_NOTHING if mask is None else described(mask)),
+        address(sink),
+        parallel,
+    )
+
+
+def _upstream(
+    framework: Framework,
+    gradient: Any,
+    of_logmass: Any,
+    output: Any,
+    beta: Any,
+    logmass: Any,
+    maximum: Any,
+) -> bytes:
+    rows = map(framework.address, (beta, logmass, maximum, of_logmass))
+    return _UPSTREAM(*framework.described(gradient), *framework.described(output), *rows)
+
+
+def _raise(status: int) -> None:
+    if status:
+        if status == 2:
+            raise MemoryError("sharpmax: no memory for the CPU attention")
+        raise RuntimeError(f"sharpmax: the CPU attention failed (status {status})")

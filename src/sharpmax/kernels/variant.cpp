@@ -1,0 +1,108 @@
+// The kernels of one instruction set, that of the compiler's flags. The library has checked all arguments.
+#include "variant.h"
+
+#include "backward.h"
+#include "decode.h"
+
+namespace sharpmax::SHARPMAX_VARIANT {
+namespace {
+
+// How many panels go over the keys together. One if the logits of one panel fit the second-level cache. Otherwise several panels
+// share the cost of fetching or copying keys and values, as long as every thread has enough to do. The number of rows per task is
+// limited, and with it the memory per thread: 6 MiB at 16384 keys in single precision.
+template <class T> int panels_for(const Problem& problem) {
+  constexpr int64_t cache = 800 << 10, rows = 96;
+  const bool copied = problem.key.scalar != native_scalar<T>() || rows_collide(problem.key); // sharing pays off at any length
+  if (!copied && problem.keys * Panel<T>::capacity * static_cast<int64_t>(sizeof(T)) <= cache) return 1;
+  const int64_t fitting = std::clamp<int64_t>(rows / Panel<T>::capacity, 1, kMaximumPanels);
+  const int64_t panels = Division<T>(problem, 1).tasks;
+  return static_cast<int>(std::clamp<int64_t>(panels / (4 * problem.threads), 1, fitting));
+}
+
+template <class T> void attend(const Problem& problem, const void* beta, const Results<T>& results) {
+  const T* given = problem.policy == Policy::given ? static_cast<const T*>(beta) : nullptr;
+  if (suits_decoding<T>(problem))
+    Decoding<T>{problem, given, results}.run();
+  else
+    attend_panels<T>(problem, given, panels_for<T>(problem), results);
+}
+
+template <class T> Results<T> results_of(const sharpmax_rows& rows) {
+  return {nullptr, static_cast<T*>(rows.maximum), static_cast<T*>(rows.mass), static_cast<T*>(rows.moment), rows.count};
+}
+
+template <class T> RowInputs<T> inputs_of(const sharpmax_upstream& from, const sharpmax_terms& terms) {
+  const auto row = [](const void* data) { return static_cast<const T*>(data); };
+  return {row(from.beta), row(from.logmass), row(from.maximum), row(from.of_logmass),
+          row(terms.a0),  row(terms.c0),     row(terms.a1),     row(terms.c1)};
+}
+
+// Calls function(T()) with the type that the kernels compute in.
+template <class Function> void with_row_type(const Problem& problem, Function&& function) {
+  problem.query.scalar == Scalar::float64 ? function(0.) : function(0.f);
+}
+
+void statistics(const sharpmax_problem& given, const sharpmax_rows& rows) {
+  Problem problem(given);
+  problem.value_width = 0;
+  with_row_type(problem, [&](auto zero) { attend(problem, nullptr, results_of<decltype(zero)>(rows)); });
+}
+
+void forward(const sharpmax_problem& given, const sharpmax_policy& policy, const sharpmax_results& results) {
+  Problem problem(given);
+  problem.policy = static_cast<Policy>(policy.form);
+  problem.parameters = policy.parameters;
+  problem.parameter_count = policy.columns;
+  problem.parameter_stride = policy.stride;
+  with_row_type(problem, [&](auto zero) {
+    using T = decltype(zero);
+    Results<T> to = results_of<T>(results.rows);
+    to.output = results.output ? results.output : &to; // without columns nothing is written
+    to.beta = static_cast<T*>(results.beta);
+    to.logmass = static_cast<T*>(results.logmass);
+    attend(problem, policy.beta, to);
+  });
+}
+
+void row_gradient(const sharpmax_problem& given, const sharpmax_upstream& upstream, void* by_beta, void* mean, void* variance) {
+  const Problem problem(given);
+  with_row_type(problem, [&](auto zero) {
+    using T = decltype(zero);
+    Backward<T> backward{problem, {upstream.gradient, given.type}, {upstream.output, given.type}, inputs_of<T>(upstream, {})};
+    backward.by_beta = static_cast<T*>(by_beta);
+    backward.mean = static_cast<T*>(mean);
+    backward.variance = static_cast<T*>(variance);
+    backward.run_rows(panels_for<T>(problem));
+  });
+}
+
+void backward(
+    const sharpmax_problem& given, const sharpmax_upstream& upstream, const sharpmax_terms& terms,
+    const sharpmax_gradients& gradients) {
+  const Problem problem(given);
+  with_row_type(problem, [&](auto zero) {
+    using T = decltype(zero);
+    Backward<T> backward{problem, {upstream.gradient, given.type}, {upstream.output, given.type}, inputs_of<T>(upstream, terms)};
+    backward.query_gradient = gradients.query;
+    backward.key_gradient = gradients.key;
+    backward.value_gradient = gradients.value;
+    const int64_t rows = problem.batches * problem.query_heads * problem.queries;
+    const Buffer<T> of_sink(gradients.sink ? rows : 0);
+    if (gradients.sink) backward.sink_gradient = of_sink.get();
+    backward.mask_gradient = static_cast<T*>(gradients.mask);
+    if (gradients.mask) std::fill_n(backward.mask_gradient, rows * problem.keys, T(0));
+    backward.run();
+    for (int64_t head = 0; gradients.sink && head < problem.query_heads; ++head) {
+      double sum = 0;
+      for (int64_t batch = 0; batch < problem.batches; ++batch)
+        for (int64_t row = 0; row < problem.queries; ++row) sum += of_sink[problem.place(batch, head, row)];
+      static_cast<T*>(gradients.sink)[head] = static_cast<T>(sum);
+    }
+  });
+}
+
+} // namespace
+
+const Kernels kernels{statistics, forward, row_gradient, backward};
+
+} // namespace sharpmax::SHARPMAX_VARIANT
