@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import random
-import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from sharpmax._attention.impl import _build
+from sharpmax._attention.impl import _operators
+from sharpmax.kernels import _build, _compile
 
-NAME = "sharpmax_cpu"
 CASES = 1500
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # The table of parameters of each form.
@@ -33,36 +30,11 @@ PARAMETERS = (
 
 def compile_with_sanitizer(folder: Path) -> None:
     """Compile the kernels with the sanitizer into `folder`."""
-    compiler = _build._compiler()
+    compiler = _compile.find_compiler()
     if compiler is None:
         raise SystemExit("no C++ compiler")
-    include, libraries = _build._paths()
-    flags = _build._flags(torch.backends.cpu.get_cpu_capability())
-    source = Path(_build.__file__).with_name("cpu.cpp")
     extra = ["-O1", "-g1", "-fsanitize=address", "-fno-omit-frame-pointer"]
-    subprocess.run(
-        [
-            *compiler,
-            *flags,
-            *extra,
-            *include,
-            str(source),
-            "-o",
-            str(folder / f"{NAME}.so"),
-            *libraries,
-        ],
-        check=True,
-    )
-
-
-def load(folder: Path) -> ModuleType:
-    """Load the module that was compiled into `folder`."""
-    specification = importlib.util.spec_from_file_location(NAME, folder / f"{NAME}.so")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    _compile.compile_library(compiler, folder / _compile.LIBRARY, extra=extra)
 
 
 def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -95,8 +67,8 @@ def visibility(shape: tuple[int, int, int, int], dtype: torch.dtype) -> torch.Te
     return None
 
 
-def run_case(module: ModuleType) -> None:
-    """Call every function of the module on one random problem."""
+def run_case() -> None:
+    """Call every function of the library on one random problem."""
     dtype = random.choice(DTYPES)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     batch, key_heads, group = (
@@ -130,9 +102,9 @@ def run_case(module: ModuleType) -> None:
     policy = random.randrange(len(PARAMETERS))
     parameters = torch.tensor([PARAMETERS[policy]] * random.choice((1, heads)), dtype=torch.float64)
     beta = torch.rand(batch, heads, length, dtype=wide) + 0.5 if policy == 0 else None
-    module.statistics(query, key, mask, sink, settings)
-    output, maximum, _, _, _, beta, logmass = module.forward(
-        query, key, value, mask, sink, beta, policy, parameters, settings
+    _operators.statistics_now(query, key, mask, sink, *settings)
+    output, maximum, _, _, _, beta, logmass = _operators.attention_now(
+        query, key, value, mask, sink, beta, parameters, policy, True, *settings
     )
     upstream = tensor(batch, heads, length, value_width, dtype=dtype)
     rows = (
@@ -145,8 +117,8 @@ def run_case(module: ModuleType) -> None:
     given = (
         upstream, of_logmass, query, key, value, mask, sink, output, beta, logmass, maximum
     )  # fmt: skip
-    module.backward(*given, *rows, settings, wanted)
-    module.row_gradient(*given, settings)
+    _operators._attention_backward(*given, *rows, wanted, *settings)
+    _operators._row_gradient(*given, *settings)
 
 
 def main() -> None:
@@ -155,12 +127,12 @@ def main() -> None:
     if action == "compile":
         compile_with_sanitizer(folder)
         return
-    module = load(folder)
+    _build._HERE = folder  # as if the package had shipped it
     for number, threads in zip(range(CASES), itertools.cycle((1, 2, 3)), strict=False):
         torch.set_num_threads(threads)
         random.seed(number)
         torch.manual_seed(number)
-        run_case(module)
+        run_case()
     sys.stdout.write(f"{CASES} cases\n")
 
 

@@ -11,6 +11,7 @@ Room = Literal["mathematics", "kernels", "attention", "policies", "models", "fil
 
 _CAMPAIGN = "tests/attention/test_campaign.py"
 _IMPL = "src/sharpmax/_attention/impl"
+_KERNELS = "src/sharpmax/kernels"
 _MODELS = "src/sharpmax/models"
 
 
@@ -87,7 +88,7 @@ BUGS = (
     Bug(
         "a row whose maximum rises keeps its old moment",
         "kernels",
-        f"{_IMPL}/cpu_panel.h",
+        f"{_KERNELS}/panel.h",
         "old_moment = decay * (old_moment + shift * old_mass);",
         "old_moment = decay * old_moment;",
         (_CAMPAIGN,),
@@ -95,7 +96,7 @@ BUGS = (
     Bug(
         "a window is one key short",
         "kernels",
-        f"{_IMPL}/cpu_problem.h",
+        f"{_KERNELS}/problem.h",
         "std::max<int64_t>(0, position - left)",
         "std::max<int64_t>(0, position - left + 1)",
         (_CAMPAIGN,),
@@ -103,7 +104,7 @@ BUGS = (
     Bug(
         "in double precision small weights are dropped as in single",
         "kernels",
-        f"{_IMPL}/cpu_panel.h",
+        f"{_KERNELS}/panel.h",
         "(sizeof(T) == 8 ? 38. : 18.)",
         "18.",
         (_CAMPAIGN,),
@@ -111,7 +112,7 @@ BUGS = (
     Bug(
         "the entropy target ignores how far the sink is",
         "kernels",
-        f"{_IMPL}/cpu_target.h",
+        f"{_KERNELS}/target.h",
         "for (int k = 0; k < 4; ++k, term *= distance) sums[k] += term;",
         "for (int k = 0; k < 4; ++k) sums[k] += term;",
         (_CAMPAIGN,),
@@ -119,7 +120,7 @@ BUGS = (
     Bug(
         "chunks of a decoding step forget that the maximum moved",
         "kernels",
-        f"{_IMPL}/cpu_decode.h",
+        f"{_KERNELS}/decode.h",
         "scale_there * (chunk.moment + there * chunk.mass)",
         "scale_there * chunk.moment",
         (_CAMPAIGN,),
@@ -127,7 +128,7 @@ BUGS = (
     Bug(
         "a sink that ties with the maximum gets no share",
         "kernels",
-        f"{_IMPL}/cpu_forward.h",
+        f"{_KERNELS}/forward.h",
         "if (sink == maximum) return std::log(total + 1);",
         "if (sink == maximum) return std::log(total);",
         (_CAMPAIGN, "tests/attention/test_edges.py"),
@@ -135,7 +136,7 @@ BUGS = (
     Bug(
         "the sink pulls beta the wrong way",
         "kernels",
-        f"{_IMPL}/cpu_backward.h",
+        f"{_KERNELS}/backward.h",
         "slope -= of_sink * inner * distance;",
         "slope += of_sink * inner * distance;",
         (_CAMPAIGN,),
@@ -143,7 +144,7 @@ BUGS = (
     Bug(
         "the gradient through the entropy misses a term",
         "kernels",
-        f"{_IMPL}/cpu_backward.h",
+        f"{_KERNELS}/backward.h",
         "(V::load(terms.c0 + at) * distance + V::load(terms.a0 + at))",
         "V::load(terms.a0 + at)",
         (_CAMPAIGN,),

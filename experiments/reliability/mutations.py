@@ -31,7 +31,7 @@ _LIMIT = 1500
 _NOT_COPIED = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
 
 # Kernels that compute the same, compiled in less time.
-_BUILD = ("src/sharpmax/_attention/impl/_build.py", "-O3", "-O1")
+_BUILD = ("src/sharpmax/kernels/_compile.py", "-O3", "-O1")
 
 
 class NotPlantedError(ValueError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
-import importlib.util
 import os
+import platform
 import pwd
 import re
 import subprocess
@@ -15,9 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
 
-from sharpmax._attention.impl import _build
+from sharpmax.kernels import _build, _compile
 
 PROGRAM = """
 import torch, sharpmax
@@ -37,7 +37,7 @@ except NotImplementedError as error:
 @pytest.mark.parametrize(
     ("compiler", "message", "said"),
     [
-        ("no-such-compiler", "impl='cpu': .*needs a C\\+\\+20 compiler.*'no-such-compiler'", 0),
+        ("no-such-compiler", "impl='cpu': .*needs a C\\+\\+17 compiler.*'no-such-compiler'", 0),
         ("false", "impl='cpu': .*could not be compiled.*exit status 1", 1),
     ],
 )
@@ -57,15 +57,13 @@ def test_auto_goes_on_and_the_name_says_why(
 
 def test_machines_do_not_share_what_they_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     here = _build._library.__wrapped__()
-    other = "AVX2" if torch.backends.cpu.get_cpu_capability() != "AVX2" else "AVX512"
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: other)
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert _build._library.__wrapped__() != here
 
 
-def test_flags_know_the_vector_extensions() -> None:
-    assert "-mavx2" in _build._flags("AVX2")
-    assert "-mavx512f" in _build._flags("AVX512")
-    assert not any(flag.startswith("-mavx") for flag in _build._flags("DEFAULT"))
+def test_the_library_holds_every_instruction_set_of_the_machine() -> None:
+    assert list(_compile.variants("x86_64")) == ["baseline", "avx2", "avx512"]
+    assert list(_compile.variants("aarch64")) == ["baseline"]
 
 
 ASKING = """
@@ -97,9 +95,7 @@ def test_asking_whether_it_can_serve_compiles_nothing(tmp_path: Path) -> None:
 
 
 TINY = """
-#include <Python.h>
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "sharpmax_cpu", nullptr, -1, nullptr};
-PyMODINIT_FUNC PyInit_sharpmax_cpu() { return PyModule_Create(&module); }
+extern "C" __attribute__((visibility("default"))) int sharpmax_interface() { return 1; }
 """
 
 
@@ -107,7 +103,7 @@ PyMODINIT_FUNC PyInit_sharpmax_cpu() { return PyModule_Create(&module); }
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, and a source that compiles in a moment in place of the kernels."""
     (tmp_path / "source").mkdir()
-    (tmp_path / "source/cpu.cpp").write_text(TINY)
+    (tmp_path / "source/sharpmax.cpp").write_text(TINY)
     monkeypatch.setattr(_build, "_HERE", tmp_path / "source")
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
     for name in ("_library", "_load", "load", "unavailable", "failure"):
@@ -119,7 +115,7 @@ def compiled() -> Path:
     """The library, compiled and not yet loaded."""
     library = _build._library()
     library.parent.mkdir(parents=True, mode=0o700)
-    _build._compile(library)
+    _build._make(library)
     return library
 
 
@@ -134,9 +130,9 @@ def test_threads_that_come_at_once_get_one_module(capsys: pytest.CaptureFixture[
 AT_ONCE = """
 import sys
 from pathlib import Path
-from sharpmax._attention.impl import _build
+from sharpmax.kernels import _build
 _build._HERE = Path(sys.argv[1])
-print(_build.load().__name__)
+print(_build.load().sharpmax_interface())
 """
 
 
@@ -145,7 +141,7 @@ def test_processes_that_come_at_once_compile_once(cache: Path, tmp_path: Path) -
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
     said = [process.communicate(timeout=300) for process in processes]
-    assert [output for output, _ in said] == ["sharpmax_cpu\n"] * 2
+    assert [output for output, _ in said] == ["1\n"] * 2
     assert sum(error.count("compiling its CPU attention") for _, error in said) == 1
     (folder,) = cache.iterdir()
     assert len(list(folder.iterdir())) == 2  # the library and its digest
@@ -191,7 +187,7 @@ def test_what_another_user_can_write_is_not_loaded(
 ) -> None:
     library = compiled()
     make({"cache": cache, "folder": library.parent, "library": library}[which], monkeypatch)
-    monkeypatch.setattr(importlib.util, "spec_from_file_location", None)  # nothing gets that far
+    monkeypatch.setattr(ctypes, "CDLL", None)  # nothing gets that far
     who = "other users can write to it" if make is shared else r"user \d+ owns it"
     with pytest.raises(_build.CacheError, match=f"refused .*, because {who}; remove it or make"):
         _build.load()

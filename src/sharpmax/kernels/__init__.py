@@ -1,7 +1,7 @@
 """Call the CPU kernels: C++17 behind a C interface, without any framework in it.
 
-`sharpmax.h` declares the interface. A caller brings a `Framework`, which says how to read the arrays of
-PyTorch or NumPy, and results that it has allocated; this module packs the structs of the interface.
+`sharpmax.h` declares the interface. A caller brings a `Framework`, which says how to read its
+arrays, and results that it has allocated; this module packs the structs of the interface.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Framework(NamedTuple):
 def statistics(framework: Framework, inputs: tuple[Any, ...], settings: Any, rows: Any) -> None:
     """Measure the rows of `inputs`, (query, key, mask, sink), into maximum, mass, moment, count."""
     query, key, mask, sink = inputs
-    problem = _problem(framework, query, key, None, mask, sink, settings)
+    problem = _problem(framework, settings, query, key, None, mask, sink)
     _raise(load().sharpmax_statistics(problem, _ROWS(*map(framework.address, rows))))
 
 
@@ -92,10 +92,8 @@ def forward(
     form, parameters, beta = policy
     address = framework.address
     heads, columns = parameters.shape
-    packed = _POLICY(
-        form, columns, columns if heads > 1 else 0, address(parameters), address(beta)
-    )
-    problem = _problem(framework, *inputs, settings)
+    packed = _POLICY(form, columns, columns if heads > 1 else 0, address(parameters), address(beta))
+    problem = _problem(framework, settings, *inputs)
     _raise(load().sharpmax_forward(problem, packed, _RESULTS(*map(address, results))))
 
 
@@ -104,13 +102,13 @@ def row_gradient(
     inputs: tuple[Any, ...],
     settings: Any,
     upstream: tuple[Any, ...],
-    results: tuple[Any, Any, Any],
+    results: tuple[Any, ...],
 ) -> None:
     """Compute the gradient by beta and mean and variance of the logits of every row.
 
     `upstream` has the gradients by output and log-mass (or None), output, beta, log-mass, maximum.
     """
-    problem = _problem(framework, *inputs, settings)
+    problem = _problem(framework, settings, *inputs)
     pointers = (_POINTER(framework.address(result)) for result in results)
     _raise(load().sharpmax_row_gradient(problem, _upstream(framework, *upstream), *pointers))
 
@@ -128,7 +126,7 @@ def backward(
     `upstream` is that of `row_gradient`; `terms` are a0, c0, a1, c1 of the interface.
     """
     address = framework.address
-    problem = _problem(framework, *inputs, settings)
+    problem = _problem(framework, settings, *inputs)
     _raise(
         load().sharpmax_backward(
             problem,
@@ -140,7 +138,7 @@ def backward(
 
 
 def _problem(
-    framework: Framework, query: Any, key: Any, value: Any, mask: Any, sink: Any, settings: Any
+    framework: Framework, settings: Any, query: Any, key: Any, value: Any, mask: Any, sink: Any
 ) -> bytes:
     types, described, address, threads, parallel = framework
     scale, softcap, left, right, offset, sink_counted = settings

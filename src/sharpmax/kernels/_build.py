@@ -1,9 +1,9 @@
 """Find the library of the CPU kernels: shipped with the package, or compiled on first use and kept.
 
-A wheel for this kind of machine holds the library. Otherwise the sources are compiled, without a build
-system, and the result is stored in the user's cache, in a folder whose name depends on sources, flags
-and the kind of machine. A library in the cache is loaded only if no other user can have written it, and
-compiled again if its digest differs from the one beside it.
+If the package holds the library, that one is used. Otherwise the sources are compiled, without a
+build system, and the result is stored in the user's cache, in a folder whose name depends on
+sources, flags and the kind of machine. A library in the cache is loaded only if no other user can
+have written it, and compiled again if its digest differs from the one beside it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CompilationError(SharpmaxError, RuntimeError):
 def _shipped() -> Path | None:
     """The library that came with the package, if one did."""
     library = _HERE / _compile.LIBRARY
-    return library if library.exists() else None
+    return library if os.access(library, os.R_OK) else None
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Compile the kernels into one shared library that holds every instruction set.
 
-Which kernels run is decided when the library is loaded. This file needs nothing but the standard library,
-so that the build of a wheel can use it before anything is installed.
+The library chooses among its kernels at run time. This file needs nothing but the standard library
+of Python, so that the build of a wheel can use it before anything is installed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,17 @@ LIBRARY = "libsharpmax.so"
 
 # The kernels rely on fused multiply-add. They need nothing else of -ffast-math: NaN and infinity
 # have a meaning.
-FLAGS = """-std=c++17 -O3 -fPIC -fvisibility=hidden -ffp-contract=fast -fno-math-errno
-    -Wno-unknown-pragmas -Wno-psabi""".split()
-# What exists once is taken from the first object that has it, so the baseline comes first: a function of
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-Wno-unknown-pragmas",
+    "-Wno-psabi",
+]
+# A function that several objects have is taken from the first, so the baseline comes first: one of
 # the standard library that is compiled for AVX-512 must not serve processors without it.
 _INSTRUCTIONS = {
     "baseline": "",
@@ -41,7 +49,7 @@ class FailedError(Exception):
 
 
 def find_compiler() -> list[str] | None:
-    """Return the C++ compiler as words of a command: what CXX names, else the first that is found."""
+    """Return the C++ compiler as words of a command: what CXX names, else the first found."""
     named = os.environ.get("CXX")
     if named:
         words = shlex.split(named)

@@ -88,8 +88,10 @@ int64_t outputs(const sharpmax_problem& p) { return rows_of(p) * p.value_width; 
 bool valid(const sharpmax_problem& p, const sharpmax_policy* policy) {
   if (!policy || policy->form < SHARPMAX_GIVEN || policy->form > SHARPMAX_HARD) return false;
   constexpr int64_t least[] = {0, 1, 1, 3, 1, 2, 0};
-  if (policy->columns < least[policy->form] || (policy->columns && !policy->parameters)) return false;
-  return policy->form != SHARPMAX_GIVEN || policy->beta || rows_of(p) == 0;
+  if (policy->columns < least[policy->form]) return false;
+  if (rows_of(p) == 0) return true;
+  if (policy->columns && !policy->parameters) return false;
+  return policy->form != SHARPMAX_GIVEN || policy->beta;
 }
 
 bool valid(const sharpmax_problem& p, const sharpmax_upstream* upstream) {

@@ -37,7 +37,7 @@ NO_COLUMNS = torch.zeros(1, 0, dtype=torch.float64)  # the parameters of GIVEN a
 def _parallel() -> int:
     """The address of PyTorch's own way to run threads, or 0 if it does not use GCC's OpenMP.
 
-    Threads of another pool would wait for PyTorch's, which go on spinning after each of its operations.
+    Threads of another pool would compete with PyTorch's, which spin after each of its operations.
     """
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
