@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,17 @@ class Namespace:
     def stop_gradient(self, values: Array) -> Array:
         return values
 
+    def iterate(self, count: int, body: Callable[..., Any], *state: Array) -> tuple[Array, ...]:
+        """Apply `state = body(*state)` up to `count` times, without a gradient.
+
+        It ends earlier if all of the last array holds, unless that cannot be known.
+        """
+        for _ in range(count):
+            state = body(*state)
+            if not self.traced(state[-1]) and bool(state[-1].all()):
+                break
+        return state
+
     def traced(self, values: Array) -> bool:
         """Whether `values` has no numbers yet, as under compilation."""
         # torch.compile traces NumPy arrays as well.
@@ -90,6 +102,19 @@ class _JAX(Namespace):
 
     def stop_gradient(self, values: Array) -> Array:
         return self._jax.lax.stop_gradient(values)
+
+    def iterate(self, count: int, body: Callable[..., Any], *state: Array) -> tuple[Array, ...]:
+        # One loop rather than its steps in a row, which would take long to compile. What the body
+        # reads from outside is given to it without a gradient.
+        state = self.stop_gradient(state)
+        body, read = self._jax.closure_convert(body, *state)
+        read = self.stop_gradient(read)
+        _, state = self._jax.lax.while_loop(
+            lambda carried: (carried[0] < count) & ~carried[1][-1].all(),
+            lambda carried: (carried[0] + 1, tuple(body(*carried[1], *read))),
+            (0, state),
+        )
+        return state
 
     def traced(self, values: Array) -> bool:
         return isinstance(values, self._jax.core.Tracer)

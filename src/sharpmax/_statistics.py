@@ -158,9 +158,9 @@ class Rows:
         self._weighed = visible & ((maximum != _INFINITY) | (logits == _INFINITY))
         base = xp.where(xp.isinf(maximum), 0.0, maximum)
         finite = xp.where(self._weighed & ~xp.isinf(logits), logits, base)
-        self._gap = _gap(xp, finite, base)
+        self.gap = _gap(xp, finite, base)
 
-        mass, moment = self._mass_and_moment(xp.where(self._weighed, xp.exp(self._gap), 0.0))
+        mass, moment = self._mass_and_moment(xp.where(self._weighed, xp.exp(self.gap), 0.0))
         count = xp.squeeze(xp.sum(visible, axis), axis)
         self.statistics = RowStatistics(xp.squeeze(maximum, axis), mass, moment, count)
 
@@ -173,14 +173,14 @@ class Rows:
         mass = xp.where(mass == 0, 1.0, mass)
         mean = moment / mass
         # The weight comes first in the products: where it is 0, a huge deviation must not matter.
-        deviation = self._gap - xp.expand_dims(mean, self.axis)
+        deviation = self.gap - xp.expand_dims(mean, self.axis)
         variance = xp.squeeze(xp.sum(unnormalised * deviation * deviation, self.axis), self.axis)
         return xp.log(mass) - inverse_temperature * mean, variance / mass
 
     def logsumexp(self, inverse_temperature: Array) -> Array:
         """log sum exp(beta e) of each row; -inf for an empty row."""
         xp = self.xp
-        mass, _ = self._mass_and_moment(self._unnormalised(self._along_rows(inverse_temperature)))
+        mass, _ = self._mass_and_moment(self.unnormalised(inverse_temperature))
         logarithm = xp.log(xp.where(mass == 0, 1.0, mass))
         return inverse_temperature * self.statistics.maximum + logarithm
 
@@ -188,11 +188,15 @@ class Rows:
         """Return softmax(beta e) in the dtype of the logits; 0 for invisible logits."""
         xp = self.xp
         if inverse_temperature is None:
-            unnormalised = xp.where(self._weighed, xp.exp(self._gap), 0.0)
+            unnormalised = xp.where(self._weighed, xp.exp(self.gap), 0.0)
         else:
-            unnormalised = self._unnormalised(self._along_rows(inverse_temperature))
+            unnormalised = self.unnormalised(inverse_temperature)
         mass = xp.sum(unnormalised, self.axis)
         return xp.astype(unnormalised / xp.where(mass == 0, 1.0, mass), self._logits_dtype_of)
+
+    def unnormalised(self, inverse_temperature: Array) -> Array:
+        """Return exp(beta (e - m)); 0 for invisible logits."""
+        return self._unnormalised(self._along_rows(inverse_temperature))
 
     def _along_rows(self, values: Array) -> Array:
         return self.xp.expand_dims(values, self.axis)
@@ -201,7 +205,7 @@ class Rows:
         xp, axis = self.xp, self.axis
         return (
             xp.squeeze(xp.sum(unnormalised, axis), axis),
-            xp.squeeze(xp.sum(unnormalised * self._gap, axis), axis),
+            xp.squeeze(xp.sum(unnormalised * self.gap, axis), axis),
         )
 
     def _unnormalised(self, beta: Array) -> Array:
@@ -210,10 +214,10 @@ class Rows:
         hard = xp.isinf(beta)
         finite = xp.where(hard, 1.0, beta)
         # Farther away than this every weight is zero, and the product would overflow.
-        root = xp.largest_root(self._gap)
+        root = xp.largest_root(self.gap)
         farthest = -0.25 * root / xp.clip(finite, 1.0, None) * root
-        soft = xp.exp(finite * xp.maximum(self._gap, farthest))
-        return xp.where(self._weighed & ~(hard & (self._gap < 0)), soft, 0.0)
+        soft = xp.exp(finite * xp.maximum(self.gap, farthest))
+        return xp.where(self._weighed & ~(hard & (self.gap < 0)), soft, 0.0)
 
 
 def _gap(xp: Namespace, logits: Array, maximum: Array) -> Array:

@@ -64,8 +64,11 @@ class EntropyTarget(Policy):
         uniform = xp.log(xp.clip(xp.astype(statistics.count, like=entropy), 1.0, None))
         lost, to_lose = (xp.clip(uniform - x, precision, None) for x in (entropy, target))
         position = xp.clip(0.5 * xp.log(to_lose / lost), lower, upper)
-        last, bracketed, done = 0.5 + lower, lower > upper, ~(entropy > target)
-        for _ in range(self.STEPS):
+        last, bracketed, done = 0.5 + lower, lower > upper, ~(entropy + lower > target)
+
+        def improve(
+            position: Array, lower: Array, upper: Array, last: Array, bracketed: Array, done: Array
+        ) -> tuple[Array, ...]:
             beta = xp.exp(position)
             excess, slope = _excess_and_slope(xp.stop_gradient(beta), tempered, target)
             lower = xp.where(excess > 0, position, lower)
@@ -80,8 +83,11 @@ class EntropyTarget(Policy):
             position = xp.where(done, position, following)
             # After so small a step, or at so small an excess, the next one is lost in rounding.
             done = done | ~((last > precision) & (abs(excess) > 16 * precision**2))
-            if not xp.traced(done) and bool(done.all()):
-                break
+            return position, lower, upper, last, bracketed, done
+
+        position, *_ = xp.iterate(
+            self.STEPS, improve, position, lower, upper, last, bracketed, done
+        )
         beta = xp.stop_gradient(xp.exp(position))
 
         # One more Newton step: its derivative is that of the solution.

@@ -1,0 +1,9 @@
+"""Attention with a temperature policy for JAX: `jax.nn.dot_product_attention` that stays sharp.
+
+Importing this module makes policies pytrees.
+"""
+
+from sharpmax.jax import _policies as _policies
+from sharpmax.jax._api import attention, attention_statistics
+
+__all__ = ["attention", "attention_statistics"]
