@@ -15,7 +15,7 @@ from sharpmax._statistics import RowStatistics, entropy, merge_all, statistics
 from sharpmax._version import __version__
 
 if TYPE_CHECKING:
-    from sharpmax import models, nn, normalisers
+    from sharpmax import jax, models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
     from sharpmax.models import calibrate, diagnose, evaluate, fold, sharpen
 
@@ -32,6 +32,7 @@ __all__ = [
     "evaluate",
     "fold",
     "inverse_temperature",
+    "jax",
     "merge_all",
     "models",
     "nn",
@@ -52,6 +53,7 @@ _LAZY = {
     "diagnose": ("sharpmax.models", "transformers", "models"),
     "evaluate": ("sharpmax.models", "transformers", "models"),
     "fold": ("sharpmax.models", "transformers", "models"),
+    "jax": ("sharpmax.jax", "jax", "jax"),
     "models": ("sharpmax.models", "transformers", "models"),
     "nn": ("sharpmax.nn", "torch", "torch"),
     "normalisers": ("sharpmax.normalisers", "torch", "torch"),

@@ -10,7 +10,6 @@ from dataclasses import fields
 from typing import Any
 
 import jax
-
 from sharpmax.policies import Policy
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
+import jax
+from jax import lax
 from sharpmax._statistics import RowStatistics
 from sharpmax.jax._extremes import FAR, decayed
 from sharpmax.jax._problem import Array, Problem, without
@@ -186,7 +186,9 @@ def _attend(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array
     output, maximum, mass = _mix(problem, beta, maximum, seen=False)
     assert problem.value is not None
     odd = ~jnp.isfinite(problem.value).all()
-    output = lax.cond(odd, _with_odd_values, lambda *given: given[-1], problem, beta, maximum, output)
+    output = lax.cond(
+        odd, _with_odd_values, lambda *given: given[-1], problem, beta, maximum, output
+    )
     return output, maximum, mass
 
 

@@ -1,0 +1,300 @@
+"""Attention for JAX, against JAX's own, against PyTorch's side, and under transformations."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+import jax
+import sharpmax.jax
+from attention_cases import Case, cases, largest_error
+from sharpmax.jax._api import IMPLEMENTATIONS
+from sharpmax.jax.impl import _tiles
+from sharpmax.policies import Constant, EntropyTarget, Exponential, Hard, Identity, LogLength
+
+every_impl = pytest.mark.parametrize("impl", list(IMPLEMENTATIONS))
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles, of which the last is cut off, also for small problems."""
+    monkeypatch.setattr(_tiles, "QUERIES", 4)
+    monkeypatch.setattr(_tiles, "KEYS", 5)
+
+
+def made(dtype: str = "float32", queries: int = 9, keys: int = 11) -> list[jax.Array]:
+    rng = np.random.default_rng(0)
+    shapes = [(2, queries, 4, 8), (2, keys, 2, 8), (2, keys, 2, 8)]
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def numbers(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(1).normal(size=shape), "float32")
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal, window": {"is_causal": True, "local_window_size": 3, "scale": 0.7},
+    "two sides": {"local_window_size": (2, 1), "bias": numbers(1, 1, 9, 11)},
+    "mask, bias": {"mask": numbers(2, 1, 1, 11) > -1, "bias": numbers(4, 9, 11)},
+    "lengths": {
+        "query_seq_lengths": np.array([9, 5], "int32"),
+        "key_value_seq_lengths": np.array([4, 11], "int32"),
+    },
+}
+
+
+@every_impl
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_without_a_policy_it_is_jaxs_attention(impl: str, name: str, dtype: str) -> None:
+    arrays, options = made(dtype), dict(OPTIONS[name], return_residual=True)
+    ours = sharpmax.jax.attention(*arrays, implementation=impl, **options)
+    theirs = jax.nn.dot_product_attention(*arrays, **options)
+    seen = np.ones((2, 9), bool)
+    if name == "lengths":  # theirs has -2.4e38 in rows that see nothing
+        seen[1, 5:] = False
+        assert np.isneginf(np.asarray(ours[1], "float32")[~seen]).all()
+        assert not np.asarray(ours[0], "float32")[~seen].any()
+    tolerance = 2e-6 if dtype == "float32" else 4e-2
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        difference = np.abs(np.asarray(one, "float32") - np.asarray(other, "float32"))
+        assert difference[seen].max() < tolerance
+
+
+def test_without_a_batch() -> None:
+    arrays = [x[0] for x in made()]
+    ours = sharpmax.jax.attention(*arrays, return_residual=True, return_statistics=True)
+    theirs = jax.nn.dot_product_attention(*arrays, return_residual=True)
+    for one, other in zip(ours[:2], theirs, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6)
+    assert ours[2].mass.shape == (9, 4)
+
+
+def converted(case: Case, impl: str) -> tuple[torch.Tensor, sharpmax.RowStatistics]:
+    """A case of the PyTorch tests, run by JAX: the result in the layout of PyTorch."""
+    options = dict(case.options)
+    causal, window = options["is_causal"], options["window"]
+    queries, keys = case.query.shape[2], case.key.shape[2]
+    call: dict[str, Any] = {"scale": options["scale"], "logits_soft_cap": options["softcap"]}
+    visible = None
+    if options["alignment"] == "upper_left":
+        call |= {"is_causal": causal, "local_window_size": None if window is None else window - 1}
+    else:
+        distance = torch.arange(keys) - torch.arange(queries)[:, None] - keys + queries
+        visible = distance <= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+        if window is not None:
+            visible = visible & (distance.abs() < window)
+    mask = options.get("attn_mask")
+    if mask is not None and mask.dtype == torch.bool:
+        visible = mask if visible is None else mask & visible
+    elif mask is not None:
+        call["bias"] = _array(mask)
+    if visible is not None:
+        call["mask"] = _array(visible)
+    if "sink" in options:
+        call["sink"] = _array(options["sink"])
+    output, statistics = sharpmax.jax.attention(
+        *(_array(x.transpose(1, 2)) for x in (case.query, case.key, case.value)),
+        policy=case.policy,
+        implementation=impl,
+        return_statistics=True,
+        **call,
+    )
+    assert output.dtype.name == str(case.query.dtype).removeprefix("torch.")
+    rows = [_tensor(x).transpose(1, 2) for x in statistics]
+    return _tensor(output).transpose(1, 2), sharpmax.RowStatistics(*rows)
+
+
+def _array(tensor: torch.Tensor) -> jax.Array:
+    if tensor.dtype == torch.bool:
+        return jnp.asarray(tensor.numpy())
+    return jnp.asarray(tensor.double().numpy()).astype(str(tensor.dtype).removeprefix("torch."))
+
+
+def _tensor(array: jax.Array) -> torch.Tensor:
+    return torch.from_numpy(np.array(array, "float64"))
+
+
+@every_impl
+def test_it_agrees_with_the_specification_on_the_cases_of_pytorch(impl: str) -> None:
+    with jax.enable_x64(True), jax.disable_jit(impl == "xla"):
+        settings(max_examples=12)(given(case=cases())(functools.partial(_agrees, impl)))()
+
+
+def _agrees(impl: str, case: Case) -> None:
+    case.options["sink_role"] = "key"
+    exact, exact_statistics = case.exact()
+    reference, _ = case.run("reference")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tiles, "QUERIES", 40)
+        patch.setattr(_tiles, "KEYS", 100)
+        output, statistics = converted(case, impl)
+    allowed = 4 * largest_error(reference, exact) + 8 * torch.finfo(case.query.dtype).eps
+    if isinstance(case.policy, EntropyTarget):
+        allowed += 2e-3
+    assert largest_error(output, exact) <= allowed
+    assert torch.equal(statistics.count, exact_statistics.count.double())
+    tolerance = 1e-10 if case.query.dtype == torch.float64 else 1e-4
+    assert largest_error(statistics.entropy(), exact_statistics.entropy()) <= tolerance
+
+
+KINDS = {
+    "Exponential, causal": (Exponential(0.5), {"is_causal": True}),
+    "target, capped": (EntropyTarget(0.7), {"logits_soft_cap": 1.5, "bias": numbers(1, 4, 9, 11)}),
+    "hard, sink": (Hard(), {"sink": numbers(4)}),
+    "one per head": (Exponential(jnp.array([0.1, 0.5, 1.0, 2.0])), OPTIONS["lengths"]),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_gradients_are_those_of_the_specification(name: str) -> None:
+    policy, options = KINDS[name]
+    arrays = made()
+    floating = {n: x for n, x in options.items() if n in ("bias", "sink")}
+    rest = {n: x for n, x in options.items() if n not in floating}
+
+    def loss(impl: str, arrays: Any, policy: Any, floating: Any) -> jax.Array:
+        output = sharpmax.jax.attention(
+            *arrays, policy=policy, implementation=impl, **floating, **rest
+        )
+        return (output * jnp.cos(jnp.arange(output.size)).reshape(output.shape)).sum()
+
+    ours, theirs = (
+        jax.jit(jax.grad(functools.partial(loss, impl), argnums=(0, 1, 2)))(
+            arrays, policy, floating
+        )
+        for impl in ("xla", "reference")
+    )
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        size = 1.0 + float(jnp.abs(other).max())
+        np.testing.assert_allclose(one, other, atol=5e-4 * size)
+    assert any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(theirs[0]))
+
+
+def test_gradients_of_statistics_that_see_the_maximum() -> None:
+    """A rule that reads the mass alone depends on the maximum of the row, ties included."""
+    from dataclasses import dataclass
+
+    from sharpmax.policies import Policy
+
+    @dataclass(frozen=True, eq=False)
+    class LargestWeight(Policy, register=False):
+        def inverse_temperature(self, statistics: Any, tempered: Any = None) -> Any:
+            return 2.0 - 1.0 / statistics.mass
+
+    query, key, value = made()
+    key = key.at[:, 3].set(key[:, 7])
+
+    def loss(impl: str, query: jax.Array, key: jax.Array) -> jax.Array:
+        output = sharpmax.jax.attention(
+            query, key, value, policy=LargestWeight(), implementation=impl
+        )
+        return (output**2).sum()
+
+    gradients = [
+        jax.grad(functools.partial(loss, impl), (0, 1))(query, key) for impl in IMPLEMENTATIONS
+    ]
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_vmap_checkpoint_and_export() -> None:
+    query, key, value = made()
+
+    def attend(query: jax.Array, reference: jax.Array) -> jax.Array:
+        return sharpmax.jax.attention(
+            query, key, value, policy=Exponential(reference), implementation="xla"
+        )
+
+    references = jnp.array([0.2, 1.0])
+    mapped = jax.vmap(attend, (None, 0))(query, references)
+    for one, reference in zip(mapped, references, strict=True):
+        np.testing.assert_allclose(one, attend(query, reference), atol=1e-5)
+
+    def loss(function: Any, query: jax.Array) -> jax.Array:
+        return (function(query, references[0]) ** 2).sum()
+
+    plain, saved = (
+        jax.grad(functools.partial(loss, f))(query) for f in (attend, jax.checkpoint(attend))
+    )
+    np.testing.assert_allclose(plain, saved, atol=1e-6)
+    exported = jax.export.export(jax.jit(attend))(query, references[0])
+    again = jax.export.deserialize(exported.serialize())
+    np.testing.assert_allclose(again.call(query, references[0]), mapped[0], atol=1e-5)
+
+
+@every_impl
+def test_hidden_numbers_may_be_anything_and_empty_rows_are_zeros(impl: str) -> None:
+    query, key, value = made()
+    mask = jnp.ones((9, 11), bool).at[:, 3].set(False).at[4].set(False)
+    clean = sharpmax.jax.attention(
+        query, key, value, mask=mask, policy=Exponential(0.5), implementation=impl
+    )
+    key, value = key.at[:, 3].set(jnp.nan), value.at[:, 3].set(jnp.inf)
+
+    def loss(query: jax.Array) -> tuple[jax.Array, jax.Array]:
+        output = sharpmax.jax.attention(
+            query, key, value, mask=mask, policy=Exponential(0.5), implementation=impl
+        )
+        return (output**2).sum(), output
+
+    gradient, output = jax.grad(loss, has_aux=True)(query)
+    np.testing.assert_allclose(output, clean, atol=1e-6)
+    assert not np.asarray(output[:, 4]).any()
+    assert np.isfinite(gradient).all()
+    # A value that is seen comes through.
+    shown = sharpmax.jax.attention(query, value, value, implementation=impl)
+    assert np.isnan(shown).any()
+
+
+def test_statistics_alone() -> None:
+    query, key, value = made()
+    _, both = sharpmax.jax.attention(query, key, value, return_statistics=True)
+    alone = sharpmax.jax.attention_statistics(query, key)
+    for one, other in zip(alone, both, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert alone.count.shape == (2, 9, 4)
+
+
+def test_a_scale_can_be_learned() -> None:
+    arrays = made()
+    ours, theirs = (
+        jax.grad(lambda s, f=f: (f(*arrays, scale=s) ** 2).sum())(jnp.float32(0.3))
+        for f in (sharpmax.jax.attention, jax.nn.dot_product_attention)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"implementation": "fast"}, "implementation: expected one of"),
+        ({"policy": 2.0}, "policy: expected a sharpmax policy or None, got 2.0"),
+        ({"mask": np.ones((9, 11))}, "mask: expected booleans, got float"),
+        ({"bias": np.ones((3, 9, 11))}, "bias: expected a shape that broadcasts to"),
+        ({"sink": np.ones(3, "float32")}, "sink: expected one logit per query head"),
+        ({"logits_soft_cap": 0.0}, "logits_soft_cap: expected a number of at least"),
+        ({"local_window_size": 1.5}, "local_window_size: expected integers, got 1.5"),
+        ({"key_value_seq_lengths": np.ones(3, int)}, "key_value_seq_lengths: expected shape"),
+        ({"policy": Constant([1.0, 2.0, 3.0])}, "for each of the 4 query heads, got 3"),
+    ],
+)
+def test_what_is_wrong_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        sharpmax.jax.attention(*made(), **options)
+
+
+def test_policies_are_pytrees() -> None:
+    policy = LogLength(scale=2.0, train_length=16)
+    doubled = jax.tree.map(lambda x: 2 * x, policy)
+    assert doubled == LogLength(scale=4.0, train_length=16)
+    assert jax.tree.leaves(Identity()) == []
