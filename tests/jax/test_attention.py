@@ -51,8 +51,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @every_impl
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "float32") for name in OPTIONS), ("mask, bias", "bfloat16")]
+)
 def test_without_a_policy_it_is_jaxs_attention(impl: str, name: str, dtype: str) -> None:
     arrays, options = made(dtype), dict(OPTIONS[name], return_residual=True)
     ours = sharpmax.jax.attention(*arrays, implementation=impl, **options)
@@ -124,10 +125,10 @@ def _tensor(array: jax.Array) -> torch.Tensor:
     return torch.from_numpy(np.array(array, "float64"))
 
 
-@every_impl
+@pytest.mark.parametrize("impl", ["reference"])
 def test_it_agrees_with_the_specification_on_the_cases_of_pytorch(impl: str) -> None:
-    with jax.enable_x64(True), jax.disable_jit(impl == "xla"):
-        settings(max_examples=12)(given(case=cases())(functools.partial(_agrees, impl)))()
+    with jax.enable_x64(True):
+        settings(max_examples=4)(given(case=cases())(lambda case: _agrees(impl, case)))()
 
 
 def _agrees(impl: str, case: Case) -> None:
@@ -201,7 +202,7 @@ def test_gradients_of_statistics_that_see_the_maximum() -> None:
         return (output**2).sum()
 
     gradients = [
-        jax.grad(functools.partial(loss, impl), (0, 1))(query, key) for impl in IMPLEMENTATIONS
+        jax.grad(functools.partial(loss, impl), (0, 1))(query, key) for impl in ("xla", "reference")
     ]
     for one, other in zip(*gradients, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)

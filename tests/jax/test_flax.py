@@ -28,7 +28,7 @@ def test_nnx() -> None:
     np.testing.assert_allclose(ours, plain, atol=1e-5)
     sharp = layer(flax_attention_fn(Exponential(0.5)))(x, mask=mask, deterministic=True)
     assert np.abs(sharp - plain).max() > 1e-3
-    with pytest.raises(NotImplementedError, match="dropout_rate: expected 0 in training, got 0.1"):
+    with pytest.raises(NotImplementedError, match="dropout_rate: expected 0 in training"):
         layer(flax_attention_fn())(x, deterministic=False, rngs=nnx.Rngs(1))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from sharpmax.policies import Policy
+from sharpmax.policies._policy import definition_listeners
 
 
 def register(kind: type[Policy]) -> None:
@@ -37,4 +38,11 @@ def register(kind: type[Policy]) -> None:
     jax.tree_util.register_pytree_with_keys(kind, with_keys, rebuild)
 
 
-Policy.on_definition(register)
+def _register_below(kind: type[Policy]) -> None:
+    for derived in kind.__subclasses__():
+        register(derived)
+        _register_below(derived)
+
+
+_register_below(Policy)
+definition_listeners.append(register)  # those that are yet to be defined

@@ -193,16 +193,23 @@ def spread(problem: Problem) -> Problem:
     JAX inserts it where such an array begins to vary, which has to be outside of the
     implementations' own derivatives.
     """
+    # A sink enters where the devices have been joined, in plain JAX.
+    sink, problem = problem.sink, without(problem, "sink")
     leaves = jax.tree.leaves(problem)
     axes = frozenset().union(*(_varying(leaf) for leaf in leaves))
     if problem.axis_name is not None and axes:
         axes |= {problem.axis_name}
-    if not axes:
-        return problem
-    return jax.tree.map(
+    varying: Problem = jax.tree.map(
         lambda leaf: jax.lax.pcast(leaf, tuple(sorted(axes - _varying(leaf))), to="varying"),
         problem,
     )
+    return replace(varying, sink=sink)
+
+
+def vary_with(problem: Problem, array: Array) -> Array:
+    """Let an array vary over the same mesh axes as the arrays of a problem."""
+    axes = _varying(problem.query) - _varying(array)
+    return jax.lax.pcast(array, tuple(sorted(axes)), to="varying")
 
 
 def _varying(array: Array) -> frozenset[str]:
@@ -212,7 +219,8 @@ def _varying(array: Array) -> frozenset[str]:
 
 def without(problem: Problem, *names: str) -> Problem:
     """Return the problem without some of its arrays."""
-    return replace(problem, **dict.fromkeys(names))
+    removed: dict[str, Any] = dict.fromkeys(names)
+    return replace(problem, **removed)
 
 
 def _floating(name: str, array: Any, query: Array | None) -> Array:

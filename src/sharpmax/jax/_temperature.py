@@ -16,7 +16,7 @@ import jax
 from jax import lax
 from sharpmax._statistics import RowStatistics
 from sharpmax.jax._extremes import decayed, gap
-from sharpmax.jax._problem import Array, Problem
+from sharpmax.jax._problem import Array, Problem, vary_with
 from sharpmax.policies import Form, Policy
 
 
@@ -51,7 +51,8 @@ def attend(implementation: Any, problem: Problem, policy: Policy, measured: bool
             return _tempered(implementation, problem, beta, statistics)
 
         beta = policy.over_queries().of_statistics(statistics, tempered)
-    output, maximum, mass = implementation.attend(problem, beta, maximum)
+    local = vary_with(problem, beta)
+    output, maximum, mass = implementation.attend(problem, local, maximum)
     output, log_mass = _joined(problem, output, beta, lax.stop_gradient(maximum), mass)
     return Result(output, log_mass, lax.stop_gradient(statistics))
 
@@ -110,7 +111,8 @@ def _tempered(
 ) -> tuple[Array, Array]:
     """Entropy of whole rows at beta, and the variance of their logits."""
     maximum = lax.stop_gradient(statistics.maximum)
-    sums = implementation.temper(problem, beta, maximum)
+    local = (vary_with(problem, beta), vary_with(problem, maximum))
+    sums = implementation.temper(problem, *local)
     if problem.axis_name is not None:
         sums = lax.psum(sums, problem.axis_name)
     mass, moment, second = sums

@@ -24,8 +24,7 @@ Tempered = Callable[[Array], tuple[Array, Array]]
 """beta of each row -> (entropy of softmax(beta e), variance of e under it), for each row."""
 
 _registry: dict[str, type[Policy]] = {}
-_kinds: list[type[Policy]] = []
-_listeners: list[Callable[[type[Policy]], None]] = []
+definition_listeners: list[Callable[[type[Policy]], None]] = []
 
 
 class EntropyRangeWarning(UserWarning):
@@ -95,21 +94,13 @@ class Policy(ABC):
 
     def __init_subclass__(cls, register: bool = True, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _kinds.append(cls)
-        for listener in _listeners:
+        for listener in definition_listeners:
             listener(cls)
         if register:  # so that `from_dict` finds it
             _registry[cls.__name__] = cls
         if "inverse_temperature" in cls.__dict__ and "kernel_form" not in cls.__dict__:
             # A subclass that changes the rule no longer has the form of its parent.
             cls.kernel_form = Policy.kernel_form  # type: ignore[method-assign]
-
-    @staticmethod
-    def on_definition(listener: Callable[[type[Policy]], None]) -> None:
-        """Call a function with every kind of policy, those that are yet to be defined included."""
-        for kind in _kinds:
-            listener(kind)
-        _listeners.append(listener)
 
     def __post_init__(self) -> None:
         for entry in fields(self):

@@ -343,7 +343,8 @@ def backward(
                 found["beta"] = _add(found["beta"], by_beta, at, 3)
             return found
 
-        return lax.fori_loop(*plan.query_bounds(key_block), of_tile, found)
+        collected: dict[str, Array] = lax.fori_loop(*plan.query_bounds(key_block), of_tile, found)
+        return collected
 
     found = lax.fori_loop(0, plan.key_blocks, of_keys, start)
     gradients: dict[str, Any] = dict.fromkeys(vars(problem))

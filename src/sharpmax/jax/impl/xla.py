@@ -186,9 +186,8 @@ def _attend(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array
     output, maximum, mass = _mix(problem, beta, maximum, seen=False)
     assert problem.value is not None
     odd = ~jnp.isfinite(problem.value).all()
-    output = lax.cond(
-        odd, _with_odd_values, lambda *given: given[-1], problem, beta, maximum, output
-    )
+    given = (problem, beta, maximum, output)
+    output = lax.cond(odd, _with_odd_values, lambda *given: given[-1], *given)
     return output, maximum, mass
 
 
@@ -243,6 +242,7 @@ def _with_odd_values(problem: Problem, beta: Array, maximum: Array, output: Arra
     marks = jnp.concatenate(kinds, -1).astype(problem.statistics_dtype)
     found, _, _ = _mix(tiles.with_value(problem, marks), beta, maximum, seen=True)
     undefined, above, below = jnp.split(found > 0, 3, axis=-1)
+    undefined |= jnp.isnan(output)
     output = jnp.where(above, jnp.inf, jnp.where(below, -jnp.inf, output))
     return jnp.where(undefined | (above & below), jnp.nan, output)
 
