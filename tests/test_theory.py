@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import mpmath
 import numpy as np
@@ -12,7 +13,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import jax
 import oracle
 import sharpmax
 from frameworks import Framework

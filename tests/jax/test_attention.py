@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 
-import jax
 import sharpmax.jax
 from attention_cases import Case, cases, largest_error
 from sharpmax.jax._api import IMPLEMENTATIONS

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jax
 from sharpmax.jax import flax_attention_fn
 from sharpmax.policies import Exponential
 

@@ -7,6 +7,7 @@ import json
 import pickle
 from dataclasses import fields
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import jax
 import sharpmax
 from frameworks import Framework
 from sharpmax import SharpmaxError, policies

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 
-import jax
 from sharpmax._statistics import RowStatistics
 from sharpmax.jax import _problem as problems
 from sharpmax.jax import _temperature as temperature

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 import jax
+
 from sharpmax.policies import Policy
 from sharpmax.policies._policy import definition_listeners
 

@@ -8,10 +8,9 @@ import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-
-import jax
 
 Array = Any
 """A JAX array, or a tracer of one."""

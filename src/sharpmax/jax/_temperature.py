@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 import jax
+import jax.numpy as jnp
 from jax import lax
+
 from sharpmax._statistics import RowStatistics
 from sharpmax.jax._extremes import decayed, gap
 from sharpmax.jax._problem import Array, Problem, vary_with

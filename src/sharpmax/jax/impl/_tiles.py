@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 import jax
+import jax.numpy as jnp
 from jax import lax
+
 from sharpmax.jax._problem import Array, Problem
 
 QUERIES, KEYS = 256, 512

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
-import jax
 from sharpmax._statistics import Rows, RowStatistics
 from sharpmax.jax._extremes import gap
 from sharpmax.jax._problem import Array, Problem

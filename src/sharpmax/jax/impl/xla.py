@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
-
 import jax
+import jax.numpy as jnp
 from jax import lax
+
 from sharpmax._statistics import RowStatistics
 from sharpmax.jax._extremes import FAR, decayed
 from sharpmax.jax._problem import Array, Problem, without
