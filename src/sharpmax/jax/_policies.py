@@ -39,7 +39,7 @@ def register(kind: type[Policy]) -> None:
     jax.tree_util.register_pytree_with_keys(kind, with_keys, rebuild)
 
 
-def _register_below(kind: type) -> None:
+def _register_below(kind: Any) -> None:
     for derived in kind.__subclasses__():
         register(derived)
         _register_below(derived)
