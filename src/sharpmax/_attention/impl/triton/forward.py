@@ -267,6 +267,7 @@ def _sweep(
             if CAREFUL:
                 acc = tl.where(factor[:, None] == 0.0, 0.0, acc)
                 seen = tl.where(p == 0.0, 0.0, 1.0).to(PRODUCT)
+                v = v.to(tl.float32)  # the interpreter has no arithmetic in bfloat16
                 finite = v - v == 0.0
                 above = tl.where(finite | (v == float("-inf")), 0.0, 1.0).to(PRODUCT)
                 below = tl.where(finite | (v == float("inf")), 0.0, 1.0).to(PRODUCT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -63,8 +64,9 @@ class Launch:
             with torch.cuda.device(device):
                 (self._tuned() if tuning.wanted() else self)._start()
         else:
-            # The interpreter computes with NumPy, which warns of infinities that are meant.
-            with np.errstate(all="ignore"):
+            # The interpreter computes with NumPy, which warns of infinities and NaN that are meant.
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
                 self._start()
 
     def _start(self) -> None:
