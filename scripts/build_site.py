@@ -26,7 +26,9 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build/site/source"
 PAGES = ("*.md", "docs/*.md", "experiments/*/README.md")
 FILES = ("experiments/*/results/*.png", "experiments/*/results/*.svg", "experiments/*/results/*.md")
-MODULES = ("", "policies", "normalisers", "nn", "models", "tasks", "theory")
+MODULES = (
+    "", "policies", "normalisers", "nn", "jax", "models", "tabular", "tasks", "theory",
+)  # fmt: skip
 _LINK = re.compile(
     r"(?P<text>!?\[(?:[^\[\]]|\n)*\])\((?!https?:|#)(?P<file>[^)#\s]+)(?P<anchor>#[^)]*)?\)"
 )
@@ -109,8 +111,6 @@ def _linked(path: Path, pages: set[Path]) -> str:
             return match[0]
         if target / "README.md" in pages:
             return f"{match['text']}({match['file'].rstrip('/')}/README.md{anchor})"
-        if match["file"].startswith("../explorer.html"):
-            return match[0]
         return match["text"].lstrip("!")[1:-1]
 
     return _LINK.sub(link, path.read_text(encoding="utf-8"))

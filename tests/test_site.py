@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "build/site/html"
-NOT_NAMES = {"__version__", "models", "nn", "normalisers", "policies", "tasks", "theory"}
+NOT_NAMES = {"__version__", "jax", "models", "nn", "normalisers", "policies", "tasks", "theory"}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,8 @@ def test_every_document_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["", "models", "nn", "normalisers", "policies", "tasks", "theory"]
+    "module",
+    ["", "jax", "models", "nn", "normalisers", "policies", "tabular", "tasks", "theory"],
 )
 def test_every_exported_name_is_in_the_reference(pages: dict[str, str], module: str) -> None:
     page = pages[f"reference/{module or 'sharpmax'}.html"]
@@ -61,3 +62,17 @@ def test_commands_and_pictures(pages: dict[str, str]) -> None:
     for name, page in pages.items():
         for image in re.findall(r"<img\b[^>]*>", page):
             assert re.search(r"alt=\"[^\"]+\"", image), f"{name}: {image}"
+
+
+def test_errors_are_those_of_the_code() -> None:
+    page = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    sources = [path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py")]
+    # Messages that are broken over lines, joined.
+    code = re.sub(r"\"\s*\n\s*f?\"", "", "\n".join(sources))
+    code = re.sub(r"\{[^{}]*\}", "…", code)
+    for message in re.findall(r"[:r] \"([^\"]+)\"", page):
+        for part in filter(None, (part.strip(" '") for part in message.split("…"))):
+            assert part in code, message
+    for name in re.findall(r"class (\w+Error)\((?:SharpmaxError|\w*RefusedError)", code):
+        # One that is always caught.
+        assert name in {"LooksAheadError"} or f"`{name}`" in page, f"describe {name} in errors.md"
