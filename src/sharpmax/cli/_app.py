@@ -10,6 +10,7 @@ from sharpmax._version import __version__
 from sharpmax.cli.calibrate import calibrate
 from sharpmax.cli.demo import demo
 from sharpmax.cli.diagnose import diagnose
+from sharpmax.cli.doctor import doctor
 from sharpmax.cli.evaluate import evaluate
 from sharpmax.cli.explore import explore
 from sharpmax.cli.fold import fold
@@ -23,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (calibrate, demo, diagnose, evaluate, explore, fold, theory):
+for command in (calibrate, demo, diagnose, doctor, evaluate, explore, fold, theory):
     app.command()(command)
 
 
