@@ -233,6 +233,31 @@ def test_values_without_columns(impl: str, queries: int) -> None:
 
 @every_impl
 @few_or_many
+def test_keys_without_columns(impl: str, queries: int) -> None:
+    query, key = torch.zeros(1, 1, queries, 0), torch.zeros(1, 1, 4, 0)
+    value = torch.arange(4.0).reshape(1, 1, 4, 1).requires_grad_()
+    output = sharpmax.attention(query, key, value, policy=LogLength(2.0), scale=1.0, impl=impl)
+    torch.testing.assert_close(output, torch.full_like(output, 1.5))
+    (gradient,) = torch.autograd.grad(output.sum(), value)
+    torch.testing.assert_close(gradient, torch.full_like(value, queries / 4))
+
+
+@every_impl
+@few_or_many
+def test_the_sink_of_a_row_without_keys_has_a_gradient(impl: str, queries: int) -> None:
+    tensors, seen = problem([1.0, 2.0], queries), torch.zeros(queries, 2, dtype=torch.bool)
+    seen[1:] = True
+    sink = torch.ones(1, requires_grad=True)
+    for policy in (LogLength(2.0), Exponential(0.1)):
+        output = attend(*tensors, attn_mask=seen, policy=policy, sink=sink, impl=impl)
+        assert not output[..., 0, :].any()
+        (gradient,) = torch.autograd.grad(output.sum(), sink)
+        assert torch.isfinite(gradient).all()
+        assert bool(gradient.any()) == (queries > 1)
+
+
+@every_impl
+@few_or_many
 def test_a_sink_of_minus_infinity_is_none(impl: str, queries: int) -> None:
     sink, hidden = torch.tensor([-math.inf]), torch.zeros(3, dtype=torch.bool)
     for logits in ([0.0, 2.0, 1.0], [0.0, math.inf, math.inf]):

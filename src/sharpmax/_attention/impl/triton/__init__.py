@@ -192,9 +192,10 @@ def _tempered_gap(top: Tensor, sink: Tensor, beta: Tensor) -> Tensor:
     """beta (top - sink); at an infinite beta, and beside an infinite logit, the limit."""
     same = (top == sink) & torch.isinf(top)
     distance = torch.where(same, 0.0, torch.where(same, 0.0, top) - torch.where(same, 0.0, sink))
-    hard = beta == torch.inf
     limit = torch.where(distance == 0.0, 0.0, torch.copysign(torch.full_like(beta, 1e38), distance))
-    return torch.where(hard | torch.isinf(distance), limit, torch.where(hard, 1.0, beta) * distance)
+    final = (beta == torch.inf) | torch.isinf(distance)
+    # What is not chosen must be finite, or its gradient is NaN.
+    return torch.where(final, limit, torch.where(final, 0.0, beta) * distance.masked_fill(final, 0))
 
 
 def _sink(problem: Problem) -> Tensor:

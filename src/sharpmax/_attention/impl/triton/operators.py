@@ -322,7 +322,7 @@ def _gradients(
     }
     given |= dict(zip(("beta", "maximum", "one", "two", "three"), numbers, strict=True))
     values = value is not None
-    if query.numel() and key.shape[2]:
+    if of_beta.numel() and key.shape[2]:
         results: dict[str, Tensor | None] = {
             "of_query": of_query,
             "of_beta": of_beta,
