@@ -23,7 +23,7 @@ EXPERIMENTS := $(filter-out common,$(notdir $(patsubst %/__main__.py,%,$(wildcar
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables figures fuzz test lint types docs format clean
+.PHONY: help setup demo tables figures fuzz test lint types docs wheel format clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,12 @@ types: $(READY) ## Check types.
 
 docs: $(READY) ## Build the site strictly into build/site/html.
 	$(BIN)/python scripts/build_site.py
+
+wheel: $(READY) ## Build wheels with compiled kernels and the sdist into dist, and try the wheel of this machine.
+	@$(PIP) install -r requirements/wheel.txt
+	@rm -rf dist
+	$(BIN)/python scripts/build_wheel.py
+	SHARPMAX_WHEEL=$$(ls dist/*_$$(uname -m).whl) $(BIN)/python -m pytest -n 0 -s tests/test_wheel.py
 
 format: $(READY) ## Format, and repair what can be repaired.
 	$(BIN)/ruff check --fix .

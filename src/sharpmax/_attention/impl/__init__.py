@@ -28,3 +28,17 @@ Python works with all of them, gradients included. Five more functions are optio
     prepare() -> str | None
         Build what is missing before the first use; why that failed, or None.
 """
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def constant_when_compiled(function: _Function) -> _Function:
+    """Do as `torch.compiler.assume_constant_result`, without importing the compiler for a second.
+
+    PyTorch sets this attribute and nothing more, from 2.6 to 2.13.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function

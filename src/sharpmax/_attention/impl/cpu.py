@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sharpmax import kernels
-from sharpmax._attention.impl import _operators
+from sharpmax._attention.impl import _operators, constant_when_compiled
 from sharpmax._attention.problem import Problem
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form, Policy
@@ -25,7 +25,7 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
     return reason
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def prepare() -> str | None:
     """Compile the kernels unless that has been done."""
     return kernels.failure()
@@ -120,6 +120,6 @@ def _settings(problem: Problem) -> tuple[float, float, int, int, int, bool]:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _unavailable() -> str | None:
     return kernels.unavailable()

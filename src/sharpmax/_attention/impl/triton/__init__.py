@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sharpmax._attention.impl import constant_when_compiled
 from sharpmax._attention.impl.triton import counting, operators
 from sharpmax._attention.impl.triton.launch import WIDEST, interpreted, rows_per_head
 from sharpmax._attention.impl.triton.merging import merge_tempered
@@ -208,6 +209,6 @@ def _settings(problem: Problem) -> tuple[Any, ...]:
 
 
 # A graph would follow the cache behind it.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _interpreted() -> bool:
     return interpreted()
