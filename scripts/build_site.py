@@ -25,7 +25,12 @@ from sharpmax.report.explorer import write_explorer
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build/site/source"
 PAGES = ("*.md", "docs/*.md", "experiments/*/README.md")
-FILES = ("experiments/*/results/*.png", "experiments/*/results/*.svg", "experiments/*/results/*.md")
+FILES = (
+    "docs/*.css",
+    "experiments/*/results/*.png",
+    "experiments/*/results/*.svg",
+    "experiments/*/results/*.md",
+)
 MODULES = (
     "", "policies", "normalisers", "nn", "jax", "models", "tabular", "tasks", "theory",
 )  # fmt: skip
@@ -102,7 +107,7 @@ def command_line() -> str:
 
 
 def _linked(path: Path, pages: set[Path]) -> str:
-    """Read a document; links to files that are not on the site become text."""
+    """Read a document for the site, where links to files that are not on it become text."""
 
     def link(match: re.Match[str]) -> str:
         target = Path(os.path.normpath(path.parent / match["file"]))
@@ -113,7 +118,8 @@ def _linked(path: Path, pages: set[Path]) -> str:
             return f"{match['text']}({match['file'].rstrip('/')}/README.md{anchor})"
         return match["text"].lstrip("!")[1:-1]
 
-    return _LINK.sub(link, path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8").replace("```python\n>>>", "```pycon\n>>>")
+    return _LINK.sub(link, text)
 
 
 if __name__ == "__main__":

@@ -515,6 +515,10 @@ function start() {
     // The site that embeds this page tells it which theme it has.
     if (data === "light" || data === "dark") document.documentElement.dataset.theme = data;
   });
+  if (parent !== window) {
+    new ResizeObserver(() => parent.postMessage(document.body.offsetHeight, "*"))
+      .observe(document.body);
+  }
   const diagnosis = JSON.parse(find("data").textContent);
   if (diagnosis) window.refreshHead = showHeads(diagnosis, shapeRow);
   update();
