@@ -17,7 +17,7 @@ from sharpmax._version import __version__
 if TYPE_CHECKING:
     from sharpmax import jax, models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
-    from sharpmax.models import calibrate, diagnose, evaluate, fold, sharpen
+    from sharpmax.models import calibrate, diagnose, evaluate, fold, monitor, sharpen
 
 __all__ = [
     "MissingExtraError",
@@ -35,6 +35,7 @@ __all__ = [
     "jax",
     "merge_all",
     "models",
+    "monitor",
     "nn",
     "normalisers",
     "policies",
@@ -55,6 +56,7 @@ _LAZY = {
     "fold": ("sharpmax.models", "transformers", "models"),
     "jax": ("sharpmax.jax", "jax", "jax"),
     "models": ("sharpmax.models", "transformers", "models"),
+    "monitor": ("sharpmax.models", "transformers", "models"),
     "nn": ("sharpmax.nn", "torch", "torch"),
     "normalisers": ("sharpmax.normalisers", "torch", "torch"),
     "sharpen": ("sharpmax.models", "transformers", "models"),

@@ -37,16 +37,20 @@ from sharpmax.models._fold.fold import fold
 from sharpmax.models._fold.report import CannotFoldError, Folded, FoldReport, NotFolded
 from sharpmax.models._handle import LayerStatus, Sharpened
 from sharpmax.models._load import CannotLoadError, load_model
+from sharpmax.models._monitor.alarms import Alarm, AlarmRules
+from sharpmax.models._monitor.monitor import AttentionWarning, Monitor, monitor
+from sharpmax.models._monitor.readings import HeadReading, Reading
 from sharpmax.models._sharpen import record, sharpen
 from sharpmax.models._way import CannotSharpenError
 
 __all__ = [
-    "Answer", "Asked", "Calibration", "CannotFoldError", "CannotLoadError", "CannotSharpenError",
-    "CellResult", "Comparison", "DamagedFileError", "Diagnosis", "Distribution", "Evaluation",
-    "EvaluationProgress", "ExampleKey", "ExampleRow", "FoldReport", "Folded", "Head", "HeadRecord",
-    "LayerCalibration", "LayerStatus", "NotFolded", "OtherModelError", "Recorder", "Sharpened",
-    "Splits", "Stage", "Verdict", "Window", "answer", "answer_loss", "calibrate", "diagnose",
-    "evaluate", "fold", "load_model", "record", "sharpen", "text_loss", "text_splits",
+    "Alarm", "AlarmRules", "Answer", "Asked", "AttentionWarning", "Calibration", "CannotFoldError",
+    "CannotLoadError", "CannotSharpenError", "CellResult", "Comparison", "DamagedFileError",
+    "Diagnosis", "Distribution", "Evaluation", "EvaluationProgress", "ExampleKey", "ExampleRow",
+    "FoldReport", "Folded", "Head", "HeadReading", "HeadRecord", "LayerCalibration", "LayerStatus",
+    "Monitor", "NotFolded", "OtherModelError", "Reading", "Recorder", "Sharpened", "Splits",
+    "Stage", "Verdict", "Window", "answer", "answer_loss", "calibrate", "diagnose", "evaluate",
+    "fold", "load_model", "monitor", "record", "sharpen", "text_loss", "text_splits",
 ]  # fmt: skip
 
 for _error in (

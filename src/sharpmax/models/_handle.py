@@ -71,7 +71,7 @@ class Sharpened:
             if layer.unreachable is None:
                 self._adopt(layer).rule = Rule()
         set_rules(self, rules or {})
-        self._attach()
+        self.resume()
 
     def restore(self) -> None:
         """Undo the sharpening exactly. Calling it again has no effect."""
@@ -90,7 +90,7 @@ class Sharpened:
             yield
         finally:
             if was_active:
-                self._attach()
+                self.resume()
 
     @property
     def active(self) -> bool:
@@ -125,8 +125,12 @@ class Sharpened:
         self._attachments[layer.index] = made
         return made
 
-    def _attach(self) -> None:
-        """Give the layers their attachments, and check that they will call us."""
+    def resume(self) -> None:
+        """Sharpen the model again after `restore()`.
+
+        Raises:
+            CannotSharpenError: the model is sharpened.
+        """
         taken = self._way.taken()
         if taken is not None:
             raise CannotSharpenError(

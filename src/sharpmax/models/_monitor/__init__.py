@@ -1,0 +1,1 @@
+"""Watch the attention of a model while it trains."""
