@@ -17,7 +17,7 @@ _COLORS = {"stable": style.BLUE, "collapsing": style.VERMILION}
 def figures(results: Path) -> list[Path]:
     """Draw the figure from `monitor.json` into the same folder."""
     data = read_sealed(results / "monitor.json", KIND)
-    with style.new_figure(6.4) as figure:
+    with style.new_figure(4.6) as figure:
         panels: Any = figure.subplots(1, 3)
         for name, training in data["trainings"].items():
             _draw(panels, name, training)
@@ -30,7 +30,7 @@ def figures(results: Path) -> list[Path]:
         panels[1].axhline(100, color=style.GREY, linestyle=(0, (1, 1.5)))
         panels[2].legend(frameon=False, fontsize=9)
         figure.suptitle("A learning rate that is too high collapses every head", x=0.02, ha="left")
-        figure.subplots_adjust(left=0.06, right=0.985, top=0.84, bottom=0.2, wspace=0.22)
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.84, bottom=0.21, wspace=0.22)
         text = (
             "One thin line per head, marks where an alarm begins (x: explosion, o: collapse, ^:"
             " dispersion). Dotted: the bound of the alarm about explosions."

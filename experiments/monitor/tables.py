@@ -30,7 +30,7 @@ def training_table(data: dict[str, Any]) -> Table:
         heads = last["heads"]
         alarms = Counter(alarm["kind"] for alarm in training["alarms"])
         first = {each["kind"]: each["step"] for each in reversed(training["alarms"])}
-        shown = [f"{n} × {kind}, from step {first[kind]}" for kind, n in sorted(alarms.items())]
+        shown = [f"{n} of {kind}, from step {first[kind]}" for kind, n in sorted(alarms.items())]
         rows.append([
             f"{name}, {training['learning_rate']:g}", f"{last['loss']:.2f}",
             f"{sum(each['entropy'] for each in heads) / len(heads):.2f}",
@@ -51,7 +51,9 @@ def cost_table(data: dict[str, Any]) -> Table:
     rows = []
     for each in data["costs"]:
         plain, measured = each["seconds"]["plain"], each["seconds"]["measured"]
-        shape = f"{each['layers']} layers of {each['width']}, {each['rows']} × {each['length']:,}"
+        shape = (
+            f"{each['layers']} layers of {each['width']}, {each['rows']} rows of {each['length']:,}"
+        )
         cost = (measured / plain - 1) / EVERY
         cells = [f"{1000 * plain:.1f} ms", f"{1000 * measured:.1f} ms", f"{cost:.2%}"]
         rows.append([shape, *cells])

@@ -210,6 +210,9 @@ def attention_statistics(
     The arguments are those of `sharpmax.attention`, without values and without a policy. Memory is
     linear in the length.
 
+    `maximum.amax((0, 2))` of the result, for a batch, is the largest logit of each head, by which
+    QK-clip rescales the weights of queries and keys (arXiv 2507.20534).
+
     Returns:
         `RowStatistics` of the untempered rows, [..., heads, queries], float32 at least, without
         gradient.

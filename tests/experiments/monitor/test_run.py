@@ -18,7 +18,9 @@ def test_a_quick_run_ends_with_its_tables_and_its_figure(
     with pytest.raises(SystemExit) as exit_:
         main(app, ["run", "--quick", "--output", str(tmp_path)])
     assert exit_.value.code == 0
-    assert "collapsing, 0.03" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "stable, 0.001" in said
+    assert "cost, one step in 100" in said
     assert (tmp_path / "monitor.png").exists()
     data = read_sealed(tmp_path / "monitor.json", KIND)
     assert [each["step"] for each in data["trainings"]["stable"]["readings"]] == [*range(0, 40, 5)]
