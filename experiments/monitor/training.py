@@ -42,7 +42,7 @@ def small_model(width: int, layers: int, positions: int, seed: int = 0) -> Any:
 def training_step(model: Any, optimizer: torch.optim.Optimizer, tokens: Tensor) -> Tensor:
     """Take one step, and return the loss."""
     loss: Tensor = model(tokens, labels=tokens).loss
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach()
