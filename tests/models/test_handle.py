@@ -123,7 +123,7 @@ def test_neutral_rules_compute_the_original_model_without_detaching(
         def refuse(_: object) -> None:
             raise AssertionError("attached again")
 
-        monkeypatch.setattr(Sharpened, "_attach", refuse)
+        monkeypatch.setattr(Sharpened, "resume", refuse)
         with neutral_rules(sharpened):
             assert sharpened.active
             assert torch.equal(answer(model), before)
