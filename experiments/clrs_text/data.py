@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.clrs_text.places import PLACES, Place, place_number, places_of
+from experiments.clrs_text.places import Place, place_number, places_of
 from experiments.clrs_text.recipe import Positions, Recipe
-from experiments.clrs_text.task import Characters, Example, Numbers, example
+from experiments.clrs_text.task import SORTS, WITH_TIES, Characters, Example, Numbers, example
 from sharpmax._files import read_sealed, write_sealed
 
 __all__ = [
@@ -35,12 +35,11 @@ LONGEST = 2048
 _KIND = "CLRS-Text examples, format 1"
 _BATCHES_PER_FILE = 64
 # The first part of the seeds of random streams.
-_CHOICE, _POSITIONS = 2001, 2002
+_CHOICE, _POSITIONS, _TIES, _STARTS = 2001, 2002, 2003, 2004
 _IGNORED = -100
 # Sorting needs no index, so numbers to sort receive none, and a longer list has no new places. With
 # characters the model must know which belong together: there every list, that of the answer
 # included, starts at a random one of these places.
-_SORTS = {"bubble_sort", "heapsort", "insertion_sort", "quicksort"}
 _FIRST_PLACES = 66
 # All other algorithms have decimals from 0 to 1.
 _DECIMALS = {
@@ -48,8 +47,8 @@ _DECIMALS = {
     "graham_scan": (-2, 2),
     "jarvis_march": (-2, 2),
 }
-# Indices go up to the size of a test, which the places of a list bound.
-_INTEGERS = (-1, PLACES - 3)
+# Their answers are one index.
+_INDICES = {"binary_search", "kmp_matcher", "minimum", "naive_string_matcher", "quickselect"}
 
 
 class Encoded(NamedTuple):
@@ -91,44 +90,67 @@ class Encoder:
     Attributes:
         tokenizer: One of `experiments.clrs_text.task`, or of transformers.
         positions: As in `Recipe`.
+        places: As in `Recipe`.
     """
 
     tokenizer: Any
     positions: Positions
+    places: int = Recipe.places
 
     @classmethod
     def of(cls, recipe: Recipe) -> Encoder:
         """Make the encoder of a recipe."""
         if recipe.tokenizer == "characters":
-            return cls(Characters(), recipe.positions)
+            return cls(Characters(), recipe.positions, recipe.places)
         # Only the decimals that occur: unused tokens cost time.
         bounds = [_DECIMALS.get(name, (0, 1)) for name in recipe.lengths] or [(0, 1)]
         decimals = min(low for low, _ in bounds), max(high for _, high in bounds)
-        return cls(Numbers(decimals=decimals, integers=_INTEGERS, words=True), recipe.positions)
+        # Indices go up to the size of a test, which the places of a list bound.
+        integers = (-1, recipe.places - 3)
+        numbers = Numbers(decimals=decimals, integers=integers, words=True)
+        return cls(numbers, recipe.positions, recipe.places)
 
-    def __call__(self, one: Example) -> Encoded:
-        """Encode an example; its positions depend on its own seed alone."""
+    def __call__(self, one: Example, *, training: bool = False) -> Encoded:
+        """Encode an example; its positions depend on its own seed alone.
+
+        Args:
+            one: The example.
+            training: Whether lists begin at a random index, if positions are "shifted".
+        """
+        start, right = 0, one.answer.rstrip("\n")
+        if training and self.positions == "shifted" and one.algorithm in _INDICES:
+            # Up to the largest size of a test, so that each of its indices occurs.
+            rng = np.random.default_rng((_STARTS, one.seed))
+            start = int(rng.integers(self.places - 2 - one.length))
+            right = str(int(right) + start)
         question = self.tokenizer.encode(one.question, add_special_tokens=False)
         # The end of the line marks the end of the answer; the empty line after it adds nothing.
-        answer = self.tokenizer.encode(one.answer.rstrip("\n") + "\n", add_special_tokens=False)
+        answer = self.tokenizer.encode(right + "\n", add_special_tokens=False)
         tokens = (*question, *answer)
-        return Encoded(tokens, len(question), self._positions(question, answer, one))
+        return Encoded(tokens, len(question), self._positions(question, answer, one, start))
 
     def _positions(
-        self, question: Sequence[int], answer: Sequence[int], one: Example
+        self, question: Sequence[int], answer: Sequence[int], one: Example, start: int
     ) -> tuple[int, ...]:
         count = len(question) + len(answer)
-        sorts = one.algorithm in _SORTS
+        sorts = one.algorithm in SORTS
         by_number = isinstance(self.tokenizer, Numbers)
         if self.positions == "none" or (self.positions == "places" and sorts and by_number):
             return (0,) * count
         rng = np.random.default_rng((_POSITIONS, one.seed))
-        if self.positions == "places":
+        # Separates the numbers of a sorted answer from those of the question.
+        mark = self.places - 1
+        if self.positions == "shifted" and sorts and by_number:
+            return (0,) * len(question) + (place_number(Place(row=mark)),) * len(answer)
+        if self.positions in ("places", "shifted"):
             asked, answered = self._places(question), self._places(answer)
             if sorts:
                 asked, answered = _moved(asked, rng), _moved(answered, rng)
-                # Separates the numbers of the answer from those of the question.
-                answered = [place._replace(row=PLACES - 1) for place in answered]
+                answered = [place._replace(row=mark) for place in answered]
+            elif start:
+                asked = [
+                    place._replace(place=place.place + start * (place.place > 0)) for place in asked
+                ]
             return tuple(place_number(place) for place in (*asked, *answered))
         if self.positions == "rotary":
             return tuple(range(count))
@@ -138,7 +160,8 @@ class Encoder:
 
     def _places(self, tokens: Sequence[int]) -> list[Place]:
         texts = [self.tokenizer.vocabulary[token] for token in tokens]
-        return list(places_of(texts, characters=not isinstance(self.tokenizer, Numbers)))
+        found = places_of(texts, characters=not isinstance(self.tokenizer, Numbers))
+        return [place._replace(place=min(place.place, self.places - 1)) for place in found]
 
 
 def _moved(places: Sequence[Place], rng: np.random.Generator) -> list[Place]:
@@ -159,6 +182,7 @@ def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
         One batch of examples, over all algorithms and sizes.
     """
     rng = np.random.default_rng((_CHOICE, seed, step))
+    near = np.random.default_rng((_TIES, seed, step))
     names = list(recipe.lengths)
     grown = min(1.0, (step + 1) / max(1.0, recipe.curriculum * recipe.steps))
     drawn = []
@@ -168,7 +192,8 @@ def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
         reached = smallest + math.ceil(grown * (largest - smallest))
         length = int(rng.integers(smallest, reached + 1))
         index = step * recipe.batch + number
-        drawn.append(example(name, length, seed=seed, index=index))
+        close = name in WITH_TIES and near.random() < recipe.ties
+        drawn.append(example(name, length, seed=seed, index=index, ties=close))
     return drawn
 
 
@@ -189,7 +214,7 @@ class TrainingData:
         self._seed = seed
         # Everything that `training_examples` depends on.
         described = recipe.to_dict()
-        names = ("lengths", "batch", "curriculum", "steps")
+        names = ("lengths", "batch", "curriculum", "steps", "ties")
         text = json.dumps([described[name] for name in names])
         digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
         self._folder = folder / f"{digest}-seed-{seed}" if folder else None

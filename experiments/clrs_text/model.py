@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from experiments.clrs_text.data import LONGEST, Batch, Encoder
-from experiments.clrs_text.places import CHARACTERS, PLACES, PlaceEmbedding
+from experiments.clrs_text.places import CHARACTERS, PlaceEmbedding
 from experiments.clrs_text.recipe import Recipe
 from experiments.clrs_text.task import Characters
 from sharpmax._extras import require
@@ -86,7 +86,7 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
         _start_as_copies(model)
-        whole = range(PLACES - 2)
+        whole = range(recipe.places - 2)
         integers = _embedded(whole, *_INTEGERS, recipe.width)
         if recipe.values:
             _embed_values(model, tokenizer.vocabulary)
@@ -95,7 +95,7 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
             table = model.get_input_embeddings().weight.detach()
             # The vector of an index is the embedding of that integer: copying it answers.
             integers = torch.stack([table[known[str(index)]] for index in whole])
-        if recipe.positions == "places":
+        if recipe.positions in ("places", "shifted"):
             model.places = _place_embedding(integers)
         model.get_input_embeddings().weight.requires_grad_(not recipe.fixed)
     decoder: PreTrainedModel = model
@@ -118,10 +118,10 @@ def _start_as_copies(model: Any) -> None:
 
 def _place_embedding(integers: Tensor) -> PlaceEmbedding:
     """Make the vectors of places; place 1 is the bracket, place 2 the index 0."""
-    width = integers.shape[1]
+    count, width = integers.shape
     first = torch.randn(2, width) / width**0.5
     return PlaceEmbedding(
-        _embedded(range(PLACES), *_INTEGERS, width),
+        _embedded(range(count + 2), *_INTEGERS, width),
         # Smaller than the embedding of the number itself.
         torch.cat([first, integers]) / 2,
         torch.randn(CHARACTERS, width) / width**0.5,

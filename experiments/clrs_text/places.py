@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 __all__ = ["CHARACTERS", "PLACES", "Place", "PlaceEmbedding", "place_number", "places_of"]
 
-PLACES = 130
-"""Places in a list: up to 127 numbers, two brackets, and 0 for tokens outside lists."""
+PLACES = 300
+"""Places in a list: up to 297 numbers, two brackets, and 0 for tokens outside lists."""
 
 CHARACTERS = 7
 """Characters of a number: a sign, a digit, a point and three digits; and 0 for other tokens."""
@@ -84,8 +84,8 @@ class PlaceEmbedding(nn.Module):
     Entry 0 of each table adds nothing, because 0 means that a token has no such place.
 
     Args:
-        rows: Vectors of rows, [`PLACES`, width].
-        places: Vectors of places in a list, [`PLACES`, width].
+        rows: Vectors of rows, at most [`PLACES`, width].
+        places: Vectors of places in a list, at most [`PLACES`, width].
         characters: Vectors of places within a number, [`CHARACTERS`, width].
     """
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
+from experiments.clrs_text.places import PLACES
+
 __all__ = [
     "ATTENTIONS",
     "AT_INFERENCE",
@@ -27,7 +29,7 @@ TokenizerName = Literal["numbers", "characters"]
 Attention = Literal["softmax", "paper", "ssmax"]
 """The attention that all heads are trained with."""
 
-Positions = Literal["places", "none", "randomised", "rotary"]
+Positions = Literal["places", "shifted", "none", "randomised", "rotary"]
 """The positional information that the model receives, see `Recipe`."""
 
 Optimiser = Literal["muon", "adamw"]
@@ -73,12 +75,18 @@ class Recipe:
             list and its row in a matrix (abacus embeddings, McLeish et al. 2024), in questions and
             answers; other tokens receive none, and there are no rotations. The vector of an index
             is the embedding of that integer, so the model can answer with an index by copying it
-            at any size. Numbers to sort receive none. "rotary" uses Llama's positions.
+            at any size. Numbers to sort receive none. "shifted" also begins every list at a
+            random index in training, and moves an index in the answer along, so that every index
+            of a test occurs in training; and it marks the numbers of a sorted answer. "rotary" uses
+            Llama's positions.
             "randomised" draws a sorted sample of positions per example from a range as long as the
             longest test (Ruoss et al. 2023). "none" relies on causality alone (Kazemnejad et al.
             2023).
         through_temperature: Whether gradients pass through the paper's temperature; otherwise it
             is treated as a constant.
+        places: Number of places; two more than the largest index, and one for no place.
+        ties: Share of the examples whose numbers are close together or equal, for the algorithms
+            of `experiments.clrs_text.task.WITH_TIES`.
         steps: Number of batches.
         batch: Examples per batch, over all algorithms and sizes.
         curriculum: Share of the steps over which the largest size grows to its full value; 0 uses
@@ -89,6 +97,8 @@ class Recipe:
             cosine.
         warmup: Steps until the peak.
         weight_decay: Decoupled decay of matrices.
+        averaging: Decay of the exponential moving average of the weights, which is tested instead
+            of the last weights; 0 tests the last.
         layers: Layers of the model.
         heads: Heads per layer.
         width: Width of the residual stream.
@@ -107,6 +117,8 @@ class Recipe:
     attention: Attention = "softmax"
     positions: Positions = "places"
     through_temperature: bool = True
+    places: int = 130
+    ties: float = 0.0
     steps: int = 6000
     batch: int = 32
     curriculum: float = 0.0
@@ -114,6 +126,7 @@ class Recipe:
     learning_rate: float = 3e-3
     warmup: int = 50
     weight_decay: float = 0.01
+    averaging: float = 0.0
     layers: int = 4
     heads: int = 4
     width: int = 128
@@ -136,6 +149,11 @@ class Recipe:
         for name in ("steps", "batch", "layers", "heads"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
+        for name in ("ties", "averaging"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ValueError(f"{name}: expected from 0 to 1, got {value}")
+        if not 3 < self.places <= PLACES:
+            raise ValueError(f"places: expected from 4 to {PLACES}, got {self.places}")
         if self.model is not None and self.positions != "rotary":
             raise ValueError(
                 f"positions: expected 'rotary' for a pretrained model, got {self.positions!r}"

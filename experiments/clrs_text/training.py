@@ -65,11 +65,14 @@ class Training:
         self.model, self.encoder = prepared(recipe, seed)
         self.attention = TrainedAttention(self.model, recipe)
         self._optimisers = self._make_optimisers()
+        self._averaged: dict[str, Tensor] = {}
+        if recipe.averaging:
+            self._averaged = {name: p.detach().clone() for name, p in self._parameters().items()}
 
     def run(self, until: int) -> Iterator[float]:
         """Train up to a step, and yield the weighted mean loss per token after every batch."""
         while self.step < until:
-            encoded = [self.encoder(one) for one in self._data(self.step)]
+            encoded = [self.encoder(one, training=True) for one in self._data(self.step)]
             total_weight = sum((len(one.tokens) - one.asked) ** 0.5 for one in encoded)
             for optimiser in self._optimisers:
                 for group in optimiser.param_groups:
@@ -86,6 +89,7 @@ class Training:
             for optimiser in self._optimisers:
                 optimiser.step()
             self.step += 1
+            self._average()
             self.tokens += sum(len(one.tokens) for one in encoded)
             yield total
 
@@ -96,11 +100,13 @@ class Training:
             for name, parameter in self._parameters().items()
             for key, value in {"last": parameter.detach(), **self._state(parameter)}.items()
         }
+        tensors |= {f"averaged.{name}": value for name, value in self._averaged.items()}
         write_tensors(path, tensors, self.description)
 
     def save_weights(self, path: Path) -> None:
-        """Write the weights alone."""
-        tensors = {f"last.{name}": p.detach() for name, p in self._parameters().items()}
+        """Write the weights alone, averaged if the recipe says so."""
+        last = {name: p.detach() for name, p in self._parameters().items()}
+        tensors = {f"last.{name}": value for name, value in (last | self._averaged).items()}
         write_tensors(path, tensors, self.description)
 
     @property
@@ -135,6 +141,8 @@ class Training:
             training._state(parameter).update(
                 (key, tensors[f"{key}.{name}"]) for key in _STATE if f"{key}.{name}" in tensors
             )
+        for name, average in training._averaged.items():
+            average.copy_(tensors[f"averaged.{name}"])
         return training
 
     def _take(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -143,6 +151,13 @@ class Training:
         with torch.no_grad():
             for name, parameter in self._parameters().items():
                 parameter.copy_(tensors[f"last.{name}"])
+
+    def _average(self) -> None:
+        """Move the averaged weights; early averages forget faster, since weights change fast."""
+        if self._averaged:
+            decay = min(self.recipe.averaging, self.step / (self.step + 10))
+            last = [parameter.detach() for parameter in self._parameters().values()]
+            torch._foreach_lerp_(list(self._averaged.values()), last, 1 - decay)
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters by name."""

@@ -16,11 +16,18 @@ Example:
 """
 
 from experiments.clrs_text.task._examples import Example, Stream, example, examples, score
-from experiments.clrs_text.task._generator import MissingGeneratorError, algorithms
+from experiments.clrs_text.task._generator import (
+    SORTS,
+    WITH_TIES,
+    MissingGeneratorError,
+    algorithms,
+)
 from experiments.clrs_text.task._held_out import HeldOut, held_out, shared_inputs
 from experiments.clrs_text.task._tokenizers import Characters, Numbers
 
 __all__ = [
+    "SORTS",
+    "WITH_TIES",
     "Characters",
     "Example",
     "HeldOut",

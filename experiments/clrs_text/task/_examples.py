@@ -52,7 +52,8 @@ class Example:
         use_hints: Whether traces were requested; `segments_intersect` has none.
         split: What the example is for.
         index: Its index in its stream.
-        seed: The seed with which dm-clrs's own generators draw this example first.
+        seed: The seed with which dm-clrs's own generators draw this example first, unless its
+            numbers were moved to be close.
     """
 
     question: str
@@ -170,6 +171,7 @@ def example(
     index: int = 0,
     use_hints: bool = False,
     split: Split = "train",
+    ties: bool = False,
 ) -> Example:
     """Draw one example.
 
@@ -180,6 +182,7 @@ def example(
         index: Index of the example in the stream.
         use_hints: Whether the answer starts with the trace of the algorithm; the input is the same.
         split: The split that the input must belong to.
+        ties: Whether many of its numbers are close or equal. The stream is another one.
 
     Returns:
         The example.
@@ -198,9 +201,9 @@ def example(
     if split not in get_args(Split):
         raise ValueError(f"split: expected one of {', '.join(get_args(Split))}, got {split!r}")
     for attempt in range(_ATTEMPTS):
-        name = f"{seed}/{split}/{algorithm}/{length}/{index}/{attempt}"
+        name = f"{seed}/{split}/{algorithm}/{length}/{index}/{attempt}" + "/ties" * ties
         own = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
-        drawn = sample(algorithm, length, seed=own)
+        drawn = sample(algorithm, length, seed=own, use_hints=use_hints, ties=ties)
         question, answer = write(algorithm, drawn)
         if split_of(question) == split:
             if use_hints:

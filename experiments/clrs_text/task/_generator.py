@@ -19,7 +19,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
@@ -28,7 +28,10 @@ from sharpmax._extras import MissingExtraError
 
 __all__ = [
     "DECIMALS",
+    "NARROWEST",
     "SHORTEST",
+    "SORTS",
+    "WITH_TIES",
     "MissingGeneratorError",
     "Sample",
     "algorithms",
@@ -42,6 +45,15 @@ Sample: TypeAlias = Any
 
 DECIMALS = 3
 """Decimals of numbers, as in CLRS-Text; further digits are cut off."""
+
+SORTS = ("bubble_sort", "heapsort", "insertion_sort", "quicksort")
+"""The algorithms that sort; their answers are the same."""
+
+WITH_TIES = ("binary_search", "minimum", "quickselect", *SORTS)
+"""The algorithms whose inputs are numbers from 0 to 1 of which only the order matters."""
+
+NARROWEST = 0.01
+"""Width of the narrowest window of near ties: ten different numbers."""
 
 SHORTEST = 4
 """The smallest length of CLRS-Text; some algorithms have no smaller inputs."""
@@ -112,12 +124,35 @@ def draw(algorithm: str, length: int, *, seed: int, use_hints: bool = False) -> 
     return write(algorithm, sample(algorithm, length, seed=seed), use_hints=use_hints)
 
 
-def sample(algorithm: str, length: int, *, seed: int) -> Sample:
-    """Draw an input and run the algorithm on it; see `draw` for the arguments."""
+def sample(
+    algorithm: str, length: int, *, seed: int, use_hints: bool = True, ties: bool = False
+) -> Sample:
+    """Draw an input and run the algorithm on it.
+
+    Args:
+        algorithm: As in `draw`.
+        length: As in `draw`.
+        seed: As in `draw`.
+        use_hints: Whether the trace is needed. Without it, the fastest sort stands for all: they
+            draw the same input for the same seed and give the same answer.
+        ties: Move the numbers into a window whose width is log-uniform between `NARROWEST` and 1,
+            so that many are close or equal. Only for the algorithms in `WITH_TIES`.
+
+    Returns:
+        The sample.
+
+    Raises:
+        ValueError: The algorithm is unknown, the length is too small, or the algorithm has no
+            windows.
+    """
+    if ties and algorithm not in WITH_TIES:
+        raise ValueError(f"ties: expected one of {', '.join(WITH_TIES)}, got {algorithm!r}")
+    if not use_hints and algorithm in SORTS:
+        algorithm = "insertion_sort"
     with _LOCK, warnings.catch_warnings():
         # Convex hulls use the cross product of 2-dimensional vectors, which NumPy deprecates.
         warnings.filterwarnings("ignore", "Arrays of 2-dimensional vectors", DeprecationWarning)
-        sampler = _sampler(algorithm, length)
+        sampler = _sampler(algorithm, length, ties)
         # Equal to a new sampler with this seed, but building one takes as long as drawing.
         sampler._rng.seed(seed)
         return sampler.next(batch_size=1)
@@ -130,7 +165,7 @@ def write(algorithm: str, drawn: Sample, *, use_hints: bool = False) -> tuple[st
 
 
 @functools.cache
-def _sampler(algorithm: str, length: int) -> Any:
+def _sampler(algorithm: str, length: int, ties: bool) -> Any:
     """Build the sampler of an algorithm and a length; each is built once."""
     if algorithm not in algorithms():
         raise ValueError(f"algorithm: expected one of {', '.join(algorithms())}, got {algorithm!r}")
@@ -145,7 +180,17 @@ def _sampler(algorithm: str, length: int) -> Any:
             length=length,
             truncate_decimals=DECIMALS,
         )
+    if ties:
+        sampler._sample_data = functools.partial(_in_window, sampler._rng, sampler._sample_data)
     return sampler
+
+
+def _in_window(rng: Any, drawn: Callable[..., list[Any]], **size: int) -> list[Any]:
+    """Draw an input and move its numbers, all from 0 to 1, into a window."""
+    data = drawn(**size)
+    width = NARROWEST ** rng.uniform()
+    bottom = (1 - width) * rng.uniform()
+    return [bottom + width * each for each in data]
 
 
 def _package() -> _Package:

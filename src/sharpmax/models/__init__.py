@@ -34,6 +34,7 @@ from sharpmax.models._evaluation.evaluate import EvaluationProgress, evaluate
 from sharpmax.models._evaluation.result import CellResult, Evaluation
 from sharpmax.models._evaluation.verdict import Comparison, Verdict
 from sharpmax.models._fold.fold import fold
+from sharpmax.models._fold.gguf import GgufReport, fold_gguf
 from sharpmax.models._fold.report import CannotFoldError, Folded, FoldReport, NotFolded
 from sharpmax.models._handle import LayerStatus, Sharpened
 from sharpmax.models._load import CannotLoadError, load_model
@@ -47,10 +48,11 @@ __all__ = [
     "Alarm", "AlarmRules", "Answer", "Asked", "AttentionWarning", "Calibration", "CannotFoldError",
     "CannotLoadError", "CannotSharpenError", "CellResult", "Comparison", "DamagedFileError",
     "Diagnosis", "Distribution", "Evaluation", "EvaluationProgress", "ExampleKey", "ExampleRow",
-    "FoldReport", "Folded", "Head", "HeadReading", "HeadRecord", "LayerCalibration", "LayerStatus",
-    "Monitor", "NotFolded", "OtherModelError", "Reading", "Recorder", "Sharpened", "Splits",
-    "Stage", "Verdict", "Window", "answer", "answer_loss", "calibrate", "diagnose", "evaluate",
-    "fold", "load_model", "monitor", "record", "sharpen", "text_loss", "text_splits",
+    "FoldReport", "Folded", "GgufReport", "Head", "HeadReading", "HeadRecord", "LayerCalibration",
+    "LayerStatus", "Monitor", "NotFolded", "OtherModelError", "Reading", "Recorder", "Sharpened",
+    "Splits", "Stage", "Verdict", "Window", "answer", "answer_loss", "calibrate", "diagnose",
+    "evaluate", "fold", "fold_gguf", "load_model", "monitor", "record", "sharpen", "text_loss",
+    "text_splits",
 ]  # fmt: skip
 
 for _error in (

@@ -150,6 +150,15 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n", 1)[0].rstrip(".") or type(error).__name__
 
 
+def gguf_file(name: str | Path) -> Path:
+    """Return the GGUF file of a name: the file itself, or that of a model that pip installs."""
+    if (packaged := PACKAGED.get(str(name))) is not None:
+        return _packaged_file(str(name), packaged)
+    if not Path(name).is_file():
+        raise CannotLoadError(f"{name}: expected a GGUF file, {_NAMES}")
+    return Path(name)
+
+
 def _packaged_file(name: str, packaged: Packaged) -> Path:
     """Find the file of a model without importing its package, which may need llama.cpp."""
     inside = _installed(packaged.package)

@@ -108,7 +108,7 @@ def test_numbers_to_sort_are_told_no_index() -> None:
         searched = numbers(example("binary_search", 6, seed=seed)).positions
         assert min(filter(None, searched)) == CHARACTERS
     assert len(starts) > 8
-    assert rows == {0, PLACES - 1}, "those of answers are marked"
+    assert rows == {0, Recipe.places - 1}, "those of answers are marked"
 
 
 def test_randomised_positions_end_somewhere() -> None:
@@ -152,3 +152,36 @@ def test_kept_batches_serve_all_arms(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for change in ({"batch": 3}, {"lengths": {"minimum": (4, 5)}}, {"steps": 71}):
         with pytest.raises(pytest.fail.Exception, match="drawn again"):
             TrainingData(replace(_KEPT, **change), 3, tmp_path)(5)
+
+
+def test_shifted_lists_move_the_index_in_the_answer() -> None:
+    recipe = Recipe({"minimum": (4, 8), "quicksort": (4, 8)}, positions="shifted", places=40)
+    encoder = Encoder.of(recipe)
+    starts = set()
+    for index in range(40):
+        one = example("minimum", 6, seed=0, index=index)
+        plain, moved = encoder(one), encoder(one, training=True)
+        answer = int(encoder.tokenizer.vocabulary[moved.tokens[moved.asked]])
+        start = answer - int(one.target)
+        starts.add(start)
+        assert plain.tokens[: plain.asked] == moved.tokens[: moved.asked]
+        for before, after in zip(plain.positions, moved.positions, strict=True):
+            assert after == (before + start * CHARACTERS if before else 0)
+    assert 0 <= min(starts) < max(starts) <= 40 - 3 - 6 + 1
+    one = example("quicksort", 6, seed=0)
+    assert encoder(one) == encoder(one, training=True)
+    encoded = encoder(one)
+    assert set(encoded.positions[: encoded.asked]) == {0}
+    assert set(encoded.positions[encoded.asked :]) == {39 * PLACES * CHARACTERS}
+
+
+def test_near_ties_have_close_numbers_and_right_answers() -> None:
+    examples = [example("quicksort", 16, seed=0, index=index, ties=True) for index in range(30)]
+    spreads = []
+    for one in examples:
+        numbers = [float(x) for x in one.question.partition("[")[2].partition("]")[0].split()]
+        assert one.target == "[" + " ".join(str(x) for x in sorted(numbers)) + "]"
+        spreads.append(max(numbers) - min(numbers))
+    assert min(spreads) < 0.05 < 0.4 < max(spreads)
+    drawn = training_examples(Recipe({"minimum": (8, 8)}, ties=1.0), 0, 0)
+    assert drawn[0] == example("minimum", 8, seed=0, index=0, ties=True)

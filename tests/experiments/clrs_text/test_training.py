@@ -8,6 +8,7 @@ import torch
 
 from experiments.clrs_text.recipe import Attention, Recipe
 from experiments.clrs_text.training import Progress, Training, load_trained, train, weighted_loss
+from experiments.common.checkpoint import read_tensors
 from sharpmax._files import DamagedFileError, SettingsChangedError
 
 _SMALL = Recipe(
@@ -86,3 +87,24 @@ def test_long_answers_count_by_the_root_of_their_length() -> None:
     logits = torch.zeros(2, 4, 8)
     targets = torch.tensor([[1, 2, 3, 4], [5, -100, -100, -100]])
     assert weighted_loss(logits, targets).item() == pytest.approx(3 * torch.log(torch.tensor(8.0)))
+
+
+def test_averaged_weights_survive_a_stop(tmp_path: Path) -> None:
+    recipe = Recipe(
+        {"minimum": (4, 4)}, steps=6, batch=4, warmup=1, layers=1, heads=2, width=16, hidden=16,
+        averaging=0.9,
+    )  # fmt: skip
+    whole, first = Training(recipe, 0), Training(recipe, 0)
+    list(whole.run(6))
+    list(first.run(3))
+    first.save(tmp_path / "checkpoint.safetensors")
+    second = Training.load(tmp_path / "checkpoint.safetensors", recipe, 0)
+    list(second.run(6))
+    for number, training in enumerate((whole, second)):
+        training.save_weights(tmp_path / f"{number}.safetensors")
+    one, two = (read_tensors(tmp_path / f"{number}.safetensors")[1] for number in range(2))
+    last = {f"last.{name}": p for name, p in whole._parameters().items()}
+    assert one.keys() == last.keys()
+    for name, average in one.items():
+        assert torch.equal(average, two[name])
+    assert any(not torch.equal(average, last[name]) for name, average in one.items())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import sharpmax
 from model_families import BY_NAME, FAMILIES, TINY, Family, result, shared
-from sharpmax.models import Calibration, CannotFoldError, CannotSharpenError
+from sharpmax.models import Calibration, CannotFoldError, CannotSharpenError, LayerCalibration
 from sharpmax.models._fold import fold as folding
 from sharpmax.policies import Constant, Exponential
 from torch_models import Stack
@@ -20,6 +20,7 @@ BETAS, GAINS = [1.7, 0.6, 1.0, 1.2], [1.0, 0.5, 1.5, -0.3]
 REFUSED = {
     "qwen3": "q_norm treats the queries of all heads alike; gains can be folded",
     "gemma3": "q_norm treats the queries of all heads alike; gains can be folded",
+    "glm4-moe": "q_norm treats the queries of all heads alike; gains can be folded",
     "llama4": "qk_norm treats the queries of all heads alike; gains can be folded",
     "gemma2": "its soft cap acts before the temperature; gains can be folded",
     "t5": "its position bias is not scaled with the queries; gains can be folded",
@@ -32,6 +33,11 @@ VARIANTS = [
            {**BY_NAME["cohere"].settings, "use_qk_norm": True}),
     Family("deepseek-without-lora", "DeepseekV3ForCausalLM", "DeepseekV3Config",
            {**BY_NAME["deepseek_v3"].settings, "q_lora_rank": None}),
+    Family("glm4", "Glm4ForCausalLM", "Glm4Config",
+           {**BY_NAME["llama"].settings, "head_dim": 8}),
+    Family("glm4-moe", "Glm4MoeForCausalLM", "Glm4MoeConfig",
+           {**BY_NAME["llama"].settings, "head_dim": 8, "use_qk_norm": True,
+            "moe_intermediate_size": 16, "n_routed_experts": 4, "first_k_dense_replace": 2}),
 ]  # fmt: skip
 
 
@@ -87,6 +93,24 @@ def test_precisions(dtype: torch.dtype) -> None:
     assert report.difference <= report.tolerance
     assert report.tolerance > 1e-3 if dtype == torch.bfloat16 else report.tolerance < 1e-5
     assert {p.dtype for p in model.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (hf.FalconConfig(num_hidden_layers=1, num_attention_heads=2, hidden_size=16), "Falcon"),
+        (hf.BloomConfig(n_layer=1, n_head=2, hidden_size=16), "Bloom"),
+    ],
+    ids=["falcon", "bloom"],
+)
+def test_families_that_cannot_be_sharpened_are_refused_by_name(
+    config: hf.PreTrainedConfig, why: str
+) -> None:
+    config.vocab_size = 32
+    model = hf.AutoModelForCausalLM.from_config(config)
+    calibration = Calibration("", config.model_type, (2,), (LayerCalibration(0, gain=(2.0, 1.0)),))
+    with pytest.raises(CannotSharpenError, match=f"{why}Attention does not use transformers"):
+        sharpmax.fold(model, calibration)
 
 
 def test_sinks_that_stand_apart() -> None:

@@ -266,6 +266,49 @@ class Calibration(Saved):
             calibration.check(model)
         return calibration
 
+    def to_peft(
+        self, path: str | Path, model: nn.Module, tokenizer: Any = None, **options: Any
+    ) -> Path:
+        """Write this calibration as a PEFT IA³ adapter, which needs no sharpmax.
+
+        PEFT loads the folder with `PeftModel.from_pretrained` and merges it with
+        `merge_and_unload`. A temperature scales the outputs of the query projection, a gain the
+        inputs of the output projection. Like every fold, the result is verified on the model.
+
+        Args:
+            path: folder for the adapter.
+            model: the model, which names its projections; it is unchanged afterwards.
+            tokenizer: as in `sharpmax.fold`.
+            **options: text, inputs, partial and sink_role, as in `sharpmax.fold`.
+
+        Returns:
+            The path.
+
+        Raises:
+            CannotFoldError: something cannot be folded, or not into a projection.
+        """
+        # Folding is built on calibrations.
+        from sharpmax.models._fold.fold import write_peft
+
+        write_peft(model, self, path, tokenizer, **options)
+        return Path(path)
+
+    @staticmethod
+    def from_peft(path: str | Path, model: nn.Module) -> Calibration:
+        """Read an IA³ adapter whose factors are temperatures and gains of whole heads.
+
+        Args:
+            path: folder of the adapter.
+            model: the model that it is for.
+
+        Raises:
+            CannotFoldError: the adapter is of another kind, or changes more than a calibration can.
+            DamagedFileError: the folder holds no adapter, or a damaged one.
+        """
+        from sharpmax.models._fold.peft import read_adapter
+
+        return read_adapter(Path(path), model)
+
     def to_dict(self) -> dict[str, Any]:
         layers = [
             {**vars(layer), "policy": None if layer.policy is None else layer.policy.to_dict()}

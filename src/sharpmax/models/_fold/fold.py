@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sharpmax._attention import Problem, SinkRole
 from sharpmax.models._calibration.result import Calibration, LayerCalibration
 from sharpmax.models._evaluation.evaluate import named_texts
+from sharpmax.models._fold.peft import write_adapter
 from sharpmax.models._fold.places import (
     Obstacle,
     Places,
@@ -98,6 +99,42 @@ def fold(
         [(0, 'gain', ('model.layers.0.self_attn.o_proj.weight',)),
          (1, 'temperature', ('model.layers.1.self_attn.q_proj.weight',))]
     """
+    report, _ = folded(
+        model, calibration, tokenizer, text=text, inputs=inputs, partial=partial,
+        sink_role=sink_role,
+    )  # fmt: skip
+    return report
+
+
+def write_peft(
+    model: nn.Module,
+    calibration: Calibration,
+    path: str | Path,
+    tokenizer: Any = None,
+    **options: Any,
+) -> FoldReport:
+    """Write a calibration as an IA³ adapter, verified as a fold is; the model stays unchanged."""
+    report, before = folded(model, calibration, tokenizer, **options)
+    with torch.no_grad():
+        for scaling, value in before:
+            scaling.parameter.copy_(value)
+    scalings = [scaling for scaling, _ in before]
+    inner = open_model(model)
+    write_adapter(Path(path), inner.model, scalings, inner.identity[0], report.card())
+    return report
+
+
+def folded(
+    model: nn.Module,
+    calibration: Calibration,
+    tokenizer: Any = None,
+    *,
+    text: str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    partial: bool = False,
+    sink_role: SinkRole = "key",
+) -> tuple[FoldReport, list[tuple[Scaling, Tensor]]]:
+    """Fold as `fold` says; return also the scalings, each with its parameter as it was."""
     way = open_model(model)
     if not isinstance(way, HuggingFace):
         raise CannotFoldError(
@@ -140,7 +177,7 @@ def fold(
         tolerance, mean_tolerance = (
             FACTOR * max(size(noise), size(rounding)) for size in (_largest, _mean)
         )
-        before = [(each.parameter, each.apply()) for each in scalings]
+        before = [(each, each.apply()) for each in scalings]
         try:
             result = logits()
             difference, mean = _largest(result - wanted), _mean(result - wanted)
@@ -153,15 +190,16 @@ def fold(
                     "queries or outputs, so keep the calibration in sharpmax.sharpen"
                 )
         except BaseException:
-            for parameter, value in before:
-                parameter.copy_(value)
+            for scaling, value in before:
+                scaling.parameter.copy_(value)
             raise
-    return FoldReport(
+    report = FoldReport(
         model_name=named, folded=tuple(found), not_folded=tuple(left), rest=rest,
         difference=difference, tolerance=tolerance, effect=_largest(result - plain),
         agreement=float((result.argmax(-1) == wanted.argmax(-1)).float().mean()),
         tokens=result[..., 0].numel(), source=source, dtype=way.dtype, calibration=calibration,
     )  # fmt: skip
+    return report, before
 
 
 def _plan(

@@ -91,7 +91,7 @@ class FoldReport:
 
     def summary(self) -> str:
         """Return a few lines: what was folded, how it was verified, what was left out."""
-        lines = [f"{self.model_name}: {_counted(self.folded)} folded into the weights", self._check]
+        lines = [f"{self.model_name}: {counted(self.folded)} folded into the weights", self._check]
         if self.not_folded:
             lines.append(f"not folded: {refusals(self.not_folded)}")
         return "\n".join(lines)
@@ -101,7 +101,7 @@ class FoldReport:
         layers = len({each.index for each in self.folded})
         changes = (
             f"The weights of this model differ from those of {self.model_name} in the attention of "
-            f"{layers} layers: {_counted(self.folded)} were multiplied into the weights. A "
+            f"{layers} layers: {counted(self.folded)} were multiplied into the weights. A "
             "temperature scales the queries of a head, a gain its output. Everything else is "
             "unchanged, and no extra code is needed to run the model."
         )
@@ -151,7 +151,8 @@ def refusals(left: Iterable[NotFolded]) -> str:
     return "; ".join(lines)
 
 
-def _counted(folded: Iterable[Folded]) -> str:
+def counted(folded: Iterable[Folded]) -> str:
+    """Return the numbers of temperatures and gains in words."""
     counts = {"temperature": 0, "gain": 0}
     for each in folded:
         counts[each.what] += each.heads
