@@ -71,7 +71,7 @@ class _LastPass:
 
 
 def answer_entropies(
-    model: PreTrainedModel, encoder: Encoder, examples: Sequence[Example]
+    model: PreTrainedModel, encoder: Encoder, examples: Sequence[Example], *, others: bool = False
 ) -> RowEntropies:
     """Measure the entropy of every head in the rows that predict the answers.
 
@@ -79,9 +79,10 @@ def answer_entropies(
         model: A causal language model, not sharpened.
         encoder: The encoder of the model.
         examples: The questions and their answers.
+        others: Measure the rows of the questions instead.
 
     Returns:
-        The entropies, one row per answer token.
+        The entropies, one row per answer token, or per token of a question but its last.
     """
     entropies: list[Tensor] = []
     visible: list[Tensor] = []
@@ -90,8 +91,12 @@ def answer_entropies(
         for _, batch in batches([encoder(one) for one in examples], AT_ONCE):
             with torch.inference_mode():
                 answer_logits(model, batch)
-            example, place = (batch.targets >= 0).nonzero(as_tuple=True)
-            row = batch.before[example, place]
+            if others:
+                first = batch.before[:, :1]
+                example, row = (torch.arange(batch.tokens.shape[1]) < first).nonzero(as_tuple=True)
+            else:
+                example, place = (batch.targets >= 0).nonzero(as_tuple=True)
+                row = batch.before[example, place]
             # The slice between the two indices moves heads to the end: [rows, heads] per layer.
             layers = [
                 each.entropy()[example, :, row] for _, each in sorted(recorder.layers.items())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -18,7 +18,30 @@ from experiments.clrs_text.evaluation import AT_ONCE
 from experiments.clrs_text.model import answer_logits
 from experiments.clrs_text.task import SORTS, Example
 
-__all__ = ["KINDS", "Head", "Kind", "Score", "best_heads", "measured", "right_items"]
+__all__ = [
+    "FEW",
+    "HEADS",
+    "INTERVENTIONS",
+    "KINDS",
+    "WITH_ITEMS",
+    "Head",
+    "Kind",
+    "Score",
+    "best_heads",
+    "bounds",
+    "measured",
+    "right_items",
+]
+
+INTERVENTIONS = "CLRS-Text interventions, format 1"
+"""The kind of file that holds what interventions measured."""
+
+HEADS = 3
+"""The most heads in a set that is changed together."""
+
+FEW = 16
+"""Questions that heads are chosen on, and that single heads are tested on."""
+
 
 Head: TypeAlias = tuple[int, int]
 """A layer and a head in it."""
@@ -33,9 +56,11 @@ _NUMBER = re.compile(r" ?-?[0-9.]+")
 # Their answer is the index of an item in the first list.
 _INDICES = ("binary_search", "minimum", "quickselect")
 
+WITH_ITEMS = (*SORTS, *_INDICES)
+"""The algorithms whose answers are items of their questions."""
 
-@dataclass(frozen=True)
-class Score:
+
+class Score(NamedTuple):
     """How well a model answers.
 
     Attributes:
@@ -79,7 +104,7 @@ def right_items(encoder: Encoder, one: Example) -> list[list[int]]:
             list(listed[int(each) : int(each) + 1]) if _NUMBER.fullmatch(each) else []
             for each in answers
         ]
-    known = ", ".join((*SORTS, *_INDICES))
+    known = ", ".join(WITH_ITEMS)
     raise ValueError(f"algorithm: expected one of {known}, got {one.algorithm!r}")
 
 
@@ -153,6 +178,48 @@ def best_heads(
         chosen.append(best)
         reached = gained[best]
     return chosen
+
+
+def bounds(
+    model: PreTrainedModel,
+    encoder: Encoder,
+    few: Sequence[Example],
+    asked: Mapping[int, Sequence[Example]],
+) -> dict[str, Any]:
+    """Measure what interventions in single heads and in a set of heads bring back.
+
+    Args:
+        model: As in `measured`.
+        encoder: Its encoder.
+        few: Questions to choose the set on, by the share of correct tokens.
+        asked: The test questions by size.
+
+    Returns:
+        Per kind the chosen "heads" and, by size, the scores "plain", of the "set" and of each head
+        alone ("single", [layers][heads], on the first `FEW` questions). Plain data, as from JSON.
+    """
+    config = model.config
+    layers, heads = range(config.num_hidden_layers), range(config.num_attention_heads)
+    every = [(layer, head) for layer in layers for head in heads]
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        score = partial(measured, model, encoder, kind=kind)
+        best = best_heads(lambda own, score=score: score(few, own).tokens, every, HEADS)  # type: ignore[misc]
+        found[kind] = {
+            "heads": [list(head) for head in best],
+            "sizes": {
+                str(size): {
+                    "plain": list(score(own)),
+                    "set": list(score(own, best)),
+                    "single": [
+                        [list(score(own[:FEW], [(layer, head)])) for head in heads]
+                        for layer in layers
+                    ],
+                }
+                for size, own in asked.items()
+            },
+        }
+    return found
 
 
 @contextmanager

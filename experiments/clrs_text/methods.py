@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from transformers import PreTrainedModel
 import sharpmax
 from experiments.clrs_text.data import Encoder, batches
 from experiments.clrs_text.evaluation import AT_ONCE, answer_entropies
-from experiments.clrs_text.model import answer_logits
+from experiments.clrs_text.model import answer_logits, answer_rows
 from experiments.clrs_text.recipe import Recipe
 from experiments.clrs_text.task import Example, example
-from sharpmax import policies
+from sharpmax import RowStatistics, policies
 from sharpmax.models import Calibration, Sharpened, Splits, calibrate
 from sharpmax.models._inspect import attention_layers
 
@@ -45,11 +46,15 @@ class TrainedAttention(nn.Module):
 
     Plain softmax changes nothing. The paper's rule has no parameters. SSMax multiplies the logits
     of a head by s log n: it is `policies.LogLength` with a learned scale per head. Unlike in the
-    paper on SSMax, the factor is never below 1.
+    paper on SSMax, the factor is never below 1. The exponential law has a learned reference per
+    head.
 
     Args:
         model: The model to train.
         recipe: The recipe with the attention.
+
+    Attributes:
+        scales: Per layer, the learned scales or references of its heads.
     """
 
     def __init__(self, model: PreTrainedModel, recipe: Recipe) -> None:
@@ -58,7 +63,7 @@ class TrainedAttention(nn.Module):
         self._recipe = recipe
         self._sharpened: Sharpened | None = None
         self.scales = nn.ParameterList()
-        if recipe.attention == "ssmax":
+        if recipe.attention in ("ssmax", "exponential"):
             self.scales.extend(
                 nn.Parameter(torch.full((layer.heads or 1,), _FIRST_SCALE))
                 for layer in attention_layers(model)
@@ -70,7 +75,17 @@ class TrainedAttention(nn.Module):
             return policies.Paper(warn=False)
         if self._recipe.attention == "ssmax":
             return {layer: policies.LogLength(scale) for layer, scale in enumerate(self.scales)}
+        if self._recipe.attention == "exponential":
+            return {layer: policies.Exponential(scale) for layer, scale in enumerate(self.scales)}
         return None
+
+    def begin(self, encoder: Encoder) -> None:
+        """Set references to the entropies of the model, which answers without this attention."""
+        if self._recipe.attention == "exponential":
+            measured = _references(self._model[0], encoder, self._recipe.lengths)
+            with torch.no_grad():
+                for scale, of_layer in zip(self.scales, measured.answers, strict=True):
+                    scale.copy_(torch.from_numpy(of_layer))
 
     def __enter__(self) -> TrainedAttention:
         if (policy := self.policy()) is not None:
@@ -102,8 +117,9 @@ def change_of(
     """Make the change that a method applies to a trained model.
 
     "exponential" takes as the reference of each head the 95% quantile of its entropy on answers at
-    the largest training sizes. It uses no labels and no larger sizes. "calibrated" fits one
-    strength per head of the same law to answers at 1.5 times the largest training sizes.
+    the largest training sizes. It uses no labels and no larger sizes. "by-row" has another
+    reference per head, of the same kind, for rows that give no answer. "calibrated" fits one
+    strength per head of the first law to answers at 1.5 times the largest training sizes.
 
     Args:
         method: One of `AT_INFERENCE`.
@@ -121,10 +137,14 @@ def change_of(
         return None
     if method == "paper":
         return policies.Paper(warn=False)
-    if method == "exponential":
-        measured = answer_entropies(model, encoder, _drawn(lengths, each, 1.0))
-        references = np.quantile(measured.entropy, _QUANTILE, axis=-1)
-        return {layer: policies.Exponential(of_layer) for layer, of_layer in enumerate(references)}
+    if method in ("exponential", "by-row"):
+        answers, others = _references(model, encoder, lengths, each)
+        if method == "exponential":
+            return {layer: policies.Exponential(own) for layer, own in enumerate(answers)}
+        return {
+            layer: _ByRow(*both, rows=lambda: answer_rows(model))
+            for layer, both in enumerate(zip(answers, others, strict=True))
+        }
     found = _calibrated(model, encoder, _drawn(lengths, each, 1.5), steps)
     return found if found.layers else None
 
@@ -132,6 +152,47 @@ def change_of(
 def applied(model: PreTrainedModel, change: Change) -> AbstractContextManager[object]:
     """Apply a change to a model within a `with` block."""
     return nullcontext() if change is None else sharpmax.sharpen(model, change)
+
+
+class _References(NamedTuple):
+    """Entropies that heads reach at the largest training sizes, [layers, heads]."""
+
+    answers: np.ndarray
+    others: np.ndarray
+
+
+def _references(
+    model: PreTrainedModel, encoder: Encoder, lengths: Mapping[str, tuple[int, int]], each: int = 16
+) -> _References:
+    examples = _drawn(lengths, each, 1.0)
+    return _References(
+        *(
+            np.quantile(
+                answer_entropies(model, encoder, examples, others=others).entropy,
+                _QUANTILE,
+                axis=-1,
+            )
+            for others in (False, True)
+        )
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _ByRow(policies.Policy, register=False):
+    """The exponential law with one reference for rows that give answers, and one for others."""
+
+    answers: Any = policies.parameter(at_least=0.0)
+    others: Any = policies.parameter(at_least=0.0)
+    rows: Callable[[], Tensor] = lambda: torch.zeros(0)
+
+    def inverse_temperature(self, statistics: RowStatistics, tempered: Any = None) -> Tensor:
+        entropy = statistics.entropy()
+        rows = self.rows()
+        gives = torch.zeros(entropy.shape[0], 1, entropy.shape[-1], dtype=torch.bool)
+        gives.scatter_(-1, rows[:, None].cpu(), value=True)
+        reference = torch.where(gives.to(entropy.device), self.answers, self.others)
+        beta: Tensor = torch.exp((entropy - reference).clamp(min=0.0))
+        return beta
 
 
 def _drawn(lengths: Mapping[str, tuple[int, int]], each: int, times: float) -> list[Example]:

@@ -17,7 +17,7 @@ from experiments.clrs_text.task import Characters
 from sharpmax._extras import require
 from sharpmax.models import load_model
 
-__all__ = ["answer_logits", "build_model", "number_features", "prepared"]
+__all__ = ["answer_logits", "answer_rows", "build_model", "number_features", "prepared"]
 
 # Periods of the waves that represent numbers: decimals down to a few steps of 0.001, integers down
 # to 2.5. The noise separates neighbours; integers, which serve as marks and indices, need the most.
@@ -179,6 +179,7 @@ def answer_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Return the logits of answer tokens, [examples, longest answer, vocabulary]."""
     small: Any = model
     tokens, before = batch.tokens.to(model.device), batch.before.to(model.device)
+    small.answer_rows = before
     inputs: dict[str, Any] = {"input_ids": tokens, "position_ids": batch.positions.to(model.device)}
     if (places := getattr(model, "places", None)) is not None:
         numbers = inputs.pop("position_ids")
@@ -192,6 +193,15 @@ def answer_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
         return logits
     kept = before.unique()
     return _rows(small(**inputs, logits_to_keep=kept).logits, torch.searchsorted(kept, before))
+
+
+def answer_rows(model: PreTrainedModel) -> Tensor:
+    """Return the rows that give answers in the current pass, [examples, longest answer].
+
+    An attention that treats these rows in its own way asks for them. Padding counts as row 0.
+    """
+    rows: Tensor = model.answer_rows  # type: ignore[assignment]
+    return rows
 
 
 def _rows(states: Tensor, which: Tensor) -> Tensor:

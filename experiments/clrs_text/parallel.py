@@ -50,21 +50,23 @@ def run_in_parallel(
         threads = max(1, (os.cpu_count() or 1) // jobs)
         arguments = (messages, threads, study.folder, study.settings)
         with ProcessPoolExecutor(jobs, context, _start, arguments) as pool:
-            work = [
-                pool.submit(_train_and_test, arm, seed)
-                for arm in arms
-                if study.missing(arm)
-                for seed in study.settings.seeds
-            ]
-            try:
-                while not all(each.done() for each in work):
+            # Tuned arms start from weights that others train.
+            for tuned in (False, True):
+                work = [
+                    pool.submit(_train_and_test, arm, seed)
+                    for arm in arms
+                    if arm.recipe.tuned == tuned and study.missing(arm)
+                    for seed in study.settings.seeds
+                ]
+                try:
+                    while not all(each.done() for each in work):
+                        _forward(messages, on_training, on_testing)
                     _forward(messages, on_training, on_testing)
-                _forward(messages, on_training, on_testing)
-                for each in work:
-                    each.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+                    for each in work:
+                        each.result()
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
     for arm in arms:
         study.run(arm)
 

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 from experiments.clrs_text.places import PLACES
+from experiments.clrs_text.task import SORTS
 
 __all__ = [
     "ATTENTIONS",
     "AT_INFERENCE",
+    "LEARNT",
     "LENGTHS",
     "SHORT",
     "Arm",
@@ -20,13 +22,14 @@ __all__ = [
     "Recipe",
     "TokenizerName",
     "arms_of",
+    "learnt_recipe",
     "small_recipe",
 ]
 
 TokenizerName = Literal["numbers", "characters"]
 """One token per number, or one token per character."""
 
-Attention = Literal["softmax", "paper", "ssmax"]
+Attention = Literal["softmax", "paper", "ssmax", "exponential"]
 """The attention that all heads are trained with."""
 
 Positions = Literal["places", "shifted", "none", "randomised", "rotary"]
@@ -34,14 +37,21 @@ Positions = Literal["places", "shifted", "none", "randomised", "rotary"]
 
 Optimiser = Literal["muon", "adamw"]
 
-Method = Literal["softmax", "paper", "exponential", "calibrated"]
+Method = Literal["softmax", "paper", "exponential", "by-row", "calibrated"]
 """The attention at inference, for a model that was trained with plain softmax."""
 
 AT_INFERENCE: tuple[Method, ...] = get_args(Method)
 """All methods at inference, in the order of the tables."""
 
-ATTENTIONS: tuple[str, ...] = tuple(dict.fromkeys((*get_args(Attention), *AT_INFERENCE)))
-"""The values of `--attention`: trained with, or applied at inference to a softmax model."""
+_TRAINED: tuple[Attention, ...] = ("paper", "ssmax")
+_TUNED: tuple[Attention, ...] = ("softmax", "paper", "exponential")
+
+ATTENTIONS: tuple[str, ...] = (
+    *dict.fromkeys(("softmax", *_TRAINED, *AT_INFERENCE)),
+    *(f"tuned-{name}" for name in _TUNED),
+)
+"""The values of `--attention`: trained with, applied at inference to a softmax model, or fine-tuned
+with, from a softmax model."""
 
 LENGTHS: Mapping[str, tuple[int, int]] = {
     "minimum": (4, 16),
@@ -58,8 +68,15 @@ LENGTHS: Mapping[str, tuple[int, int]] = {
 A small model learns them on one core. Sizes go up to 16, to 8 where the question has two lists, and
 to 7 where the answer repeats every number."""
 
+LEARNT: Mapping[str, tuple[int, int]] = dict.fromkeys(("minimum", "binary_search", *SORTS), (4, 16))
+"""The algorithms that `learnt_recipe` learns at every training size."""
+
 SHORT = (4, 6)
 """Training sizes of the other algorithms, many of which have a matrix in their question."""
+
+
+# Tuned arms train for one step in this many.
+_TUNING = 10
 
 
 @dataclass(frozen=True)
@@ -69,8 +86,11 @@ class Recipe:
     Attributes:
         lengths: The smallest and the largest training size, by algorithm.
         tokenizer: How text becomes tokens.
-        attention: Plain softmax, the paper's adaptive temperature, or SSMax with one learned scale
-            per head.
+        attention: Plain softmax, the paper's adaptive temperature, SSMax with one learned scale
+            per head, or the exponential law with one learned reference per head.
+        tuned: Whether training starts from the final weights of plain softmax with the same seed,
+            as the paper starts from a trained Gemma. The exponential law needs it: its references
+            start at the entropies of that model.
         positions: "places" adds to the embedding of a number a fixed vector for its index in its
             list and its row in a matrix (abacus embeddings, McLeish et al. 2024), in questions and
             answers; other tokens receive none, and there are no rotations. The vector of an index
@@ -115,6 +135,7 @@ class Recipe:
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     tokenizer: TokenizerName = "numbers"
     attention: Attention = "softmax"
+    tuned: bool = False
     positions: Positions = "places"
     through_temperature: bool = True
     places: int = 130
@@ -152,6 +173,8 @@ class Recipe:
         for name in ("ties", "averaging"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ValueError(f"{name}: expected from 0 to 1, got {value}")
+        if self.attention == "exponential" and not self.tuned:
+            raise ValueError("attention: expected a tuned recipe for 'exponential'")
         if not 3 < self.places <= PLACES:
             raise ValueError(f"places: expected from 4 to {PLACES}, got {self.places}")
         if self.model is not None and self.positions != "rotary":
@@ -191,10 +214,12 @@ class Arm:
         recipe: The recipe.
         methods: What the models are tested with: several methods at inference for plain softmax,
             otherwise the attention of the training.
+        start: The recipe of the models that a tuned recipe starts from.
     """
 
     recipe: Recipe
     methods: tuple[str, ...]
+    start: Recipe | None = None
 
     @property
     def tokenizer(self) -> str:
@@ -204,7 +229,12 @@ class Arm:
     @property
     def name(self) -> str:
         """The name of the arm and of its folder."""
-        return f"{self.tokenizer.replace(' ', '-')}-{self.recipe.attention}"
+        return f"{self.tokenizer.replace(' ', '-')}-{self.trained_with}"
+
+    @property
+    def trained_with(self) -> str:
+        """The attention in training, marked if training started from plain softmax."""
+        return f"tuned-{self.recipe.attention}" if self.recipe.tuned else self.recipe.attention
 
 
 def arms_of(recipe: Recipe, attentions: Sequence[str] = ATTENTIONS) -> list[Arm]:
@@ -213,7 +243,7 @@ def arms_of(recipe: Recipe, attentions: Sequence[str] = ATTENTIONS) -> list[Arm]
     Args:
         recipe: The choices that all arms share.
         attentions: Some of `ATTENTIONS`; "softmax" stands for plain softmax with every method at
-            inference.
+            inference. Tuned arms train for a tenth of the steps.
 
     Returns:
         One arm per kind of training.
@@ -229,13 +259,16 @@ def arms_of(recipe: Recipe, attentions: Sequence[str] = ATTENTIONS) -> list[Arm]
         if name not in ATTENTIONS:
             raise ValueError(f"attention: expected some of {', '.join(ATTENTIONS)}, got {name!r}")
     at_inference = AT_INFERENCE if "softmax" in attentions else ("softmax", *attentions)
-    trained: tuple[Attention, ...] = ("paper", "ssmax")
+    plain = replace(recipe, attention="softmax")
+    tuned = replace(recipe, tuned=True, steps=max(1, recipe.steps // _TUNING))
     return [
-        Arm(
-            replace(recipe, attention="softmax"),
-            tuple(name for name in AT_INFERENCE if name in at_inference),
+        Arm(plain, tuple(name for name in AT_INFERENCE if name in at_inference)),
+        *(Arm(replace(recipe, attention=name), (name,)) for name in _TRAINED if name in attentions),
+        *(
+            Arm(replace(tuned, attention=name), (name,), plain)
+            for name in _TUNED
+            if f"tuned-{name}" in attentions
         ),
-        *(Arm(replace(recipe, attention=name), (name,)) for name in trained if name in attentions),
     ]
 
 
@@ -279,3 +312,22 @@ def small_recipe(
     if quick:
         recipe = replace(recipe, layers=2, heads=2, width=16, hidden=16, batch=4, warmup=1)
     return recipe
+
+
+def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False) -> Recipe:
+    """Make the recipe of models that answer nearly all questions of their training sizes.
+
+    Lists begin at any index that a test of 16 times the largest size has, a share of the inputs are
+    near ties, and averaged weights are tested. The document says what each of these changes.
+
+    Args:
+        lengths: The smallest and the largest training size, by algorithm.
+        quick: Whether to make the model tiny.
+
+    Returns:
+        The recipe.
+    """
+    recipe = small_recipe(lengths, positions="shifted", quick=quick)
+    largest = max((high for _, high in lengths.values()), default=0)
+    places = min(PLACES, 16 * largest + 3)
+    return replace(recipe, places=places, ties=0.3, averaging=0.998, steps=20_000)

@@ -13,7 +13,16 @@ from rich.console import Console
 
 from experiments.clrs_text.figures import figures
 from experiments.clrs_text.parallel import run_in_parallel
-from experiments.clrs_text.recipe import ATTENTIONS, LENGTHS, SHORT, Arm, arms_of, small_recipe
+from experiments.clrs_text.recipe import (
+    ATTENTIONS,
+    LEARNT,
+    LENGTHS,
+    SHORT,
+    Arm,
+    arms_of,
+    learnt_recipe,
+    small_recipe,
+)
 from experiments.clrs_text.study import Settings, Study
 from experiments.clrs_text.tables import pages, sizes_table, tables
 from experiments.clrs_text.task import algorithms as all_algorithms
@@ -31,17 +40,27 @@ def run(
     algorithms: Annotated[
         str,
         typer.Option(
-            help="'some' (eight with short texts), 'others', 'all', or names separated by commas; "
-            "minimum,quicksort:12 trains quicksort up to size 12."
+            help="'some' (eight with short texts), 'learnt' (the six of --learnt), 'others', "
+            "'all', or names separated by commas; minimum,quicksort:12 trains quicksort up to 12.",
+            show_default="some; learnt with --learnt",
         ),
-    ] = "some",
+    ] = "",
+    learnt: Annotated[
+        bool,
+        typer.Option(
+            "--learnt",
+            help="Train models that answer nearly all questions of their training sizes, test them "
+            "up to 16 times these sizes, and replace the attention of heads.",
+        ),
+    ] = False,
     tokenizer: Annotated[str, typer.Option(help="numbers or characters.")] = "numbers",
     attention: Annotated[
         str,
         typer.Option(
             help="Separated by commas: paper and ssmax (trained), softmax (trained, and tested "
-            "with every method at inference), or single methods at inference: exponential, "
-            "calibrated. Plain softmax is always included."
+            "with every method at inference), single methods at inference (exponential, by-row, "
+            "calibrated), or fine-tuned from softmax for a tenth of the steps (tuned-softmax, "
+            "tuned-paper, tuned-exponential). Plain softmax is always included."
         ),
     ] = "all",
     positions: Annotated[
@@ -68,7 +87,10 @@ def run(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Batches per training, instead of --minutes.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of trainings per arm.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of trainings per arm.", show_default="3; 5 with --learnt"),
+    ] = None,
     each: Annotated[
         int,
         typer.Option(
@@ -94,20 +116,29 @@ def run(
     if quick:
         algorithms, largest, steps, seeds, each = "minimum,quicksort", 6, 3, 2, 2
     try:
-        recipe = small_recipe(
-            lengths_of(algorithms, largest),
-            tokenizer=tokenizer,
-            positions=positions,
-            model=model,
-            rank=rank,
-            quick=quick,
-        )
+        lengths = lengths_of(algorithms or ("learnt" if learnt else "some"), largest)
+        if learnt:
+            recipe = learnt_recipe(lengths, quick=quick)
+        else:
+            recipe = small_recipe(
+                lengths,
+                tokenizer=tokenizer,
+                positions=positions,
+                model=model,
+                rank=rank,
+                quick=quick,
+            )
         arms = arms_of(recipe, ATTENTIONS if attention == "all" else attention.split(","))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     settings = Settings(
-        tuple(range(seeds)), recipe.lengths, each, fit_steps=1 if quick else Settings.fit_steps
+        tuple(range(seeds or (5 if learnt else 3))),
+        recipe.lengths,
+        each,
+        fit_steps=1 if quick else Settings.fit_steps,
     )
+    if learnt:
+        settings = replace(settings, times=(1.5, 2, 3, 4, 8, 16), inside=max(largest or 0, 16))
     console = Console()
     study = Study(output, settings, current_command(context), resume=resume)
     with quiet(bars=False):
@@ -119,6 +150,9 @@ def run(
         _run_arms(console, study, arms, jobs)
         with console.status("Measuring the entropy of heads"):
             study.measure_entropy(arms[0])
+        if learnt:
+            with console.status("Replacing the attention of heads"):
+                study.measure_interventions(arms[0])
     with console.status("Drawing"):
         drawn = figures(output)
     text = "\n\n".join([*tables(output).values(), *pages(output).values()])
@@ -130,8 +164,8 @@ def lengths_of(algorithms: str, largest: int | None) -> dict[str, tuple[int, int
     """Return the training sizes of the algorithms that an option names.
 
     Args:
-        algorithms: "some", "others", "all", or names separated by commas, each with its own largest
-            size after a colon if it has one.
+        algorithms: "some", "learnt", "others", "all", or names separated by commas, each with its
+            own largest size after a colon if it has one.
         largest: Largest size of algorithms without their own; None takes the default.
 
     Returns:
@@ -142,14 +176,19 @@ def lengths_of(algorithms: str, largest: int | None) -> dict[str, tuple[int, int
     """
     known = all_algorithms()
     others = [name for name in known if name not in LENGTHS]
-    groups = {"some": list(LENGTHS), "others": others, "all": list(known)}
+    groups = {
+        "some": list(LENGTHS),
+        "learnt": [f"{name}:{high}" for name, (_, high) in LEARNT.items()],
+        "others": others,
+        "all": list(known),
+    }
     found = {}
     for each in groups.get(algorithms, algorithms.split(",")):
         name, _, own = each.partition(":")
         if name not in known:
             raise ValueError(
-                f"algorithms: expected 'some', 'others', 'all', or some of {', '.join(known)}; "
-                f"got {name!r}"
+                f"algorithms: expected {', '.join(map(repr, groups))}, or some of "
+                f"{', '.join(known)}; got {name!r}"
             )
         smallest, usual = LENGTHS.get(name, SHORT)
         size = own or str(largest or usual)

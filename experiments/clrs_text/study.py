@@ -15,13 +15,14 @@ import numpy as np
 
 from experiments.clrs_text.data import training_examples
 from experiments.clrs_text.evaluation import answer_entropies, shares_correct
+from experiments.clrs_text.interventions import FEW, INTERVENTIONS, WITH_ITEMS, bounds
 from experiments.clrs_text.methods import applied, change_of
 from experiments.clrs_text.recipe import Arm, Recipe
 from experiments.clrs_text.records import ENTROPY, Record, Table, load_entropy
-from experiments.clrs_text.task import Example, HeldOut, held_out
+from experiments.clrs_text.task import Example, HeldOut, example, held_out
 from experiments.clrs_text.training import Progress, Training, load_trained, train
 from experiments.common import study
-from sharpmax._files import check_settings, write_sealed
+from sharpmax._files import check_settings, read_sealed, write_sealed
 
 __all__ = ["Settings", "Study", "steps_within"]
 
@@ -48,6 +49,7 @@ class Settings:
             sizes.
         times: The sizes beyond training, as multiples of the largest training size.
         fit_steps: Steps of the calibration of heads.
+        inside: Number of test sizes within training, at most.
     """
 
     seeds: tuple[int, ...]
@@ -55,11 +57,13 @@ class Settings:
     each: int = 64
     times: tuple[float, ...] = (1.5, 2, 3, 4)
     fit_steps: int = 40
+    inside: int = 4
 
     def sizes(self, algorithm: str) -> list[int]:
-        """Return the test sizes of an algorithm: four within training, and those beyond."""
+        """Return the test sizes of an algorithm: some within training, and those beyond."""
         smallest, largest = self.lengths[algorithm]
-        inside = {max(smallest, round(largest * part / 4)) for part in range(1, 5)}
+        parts = range(1, self.inside + 1)
+        inside = {max(smallest, round(largest * part / self.inside)) for part in parts}
         return sorted(inside | {math.ceil(largest * times) for times in self.times})
 
     def to_dict(self) -> dict[str, Any]:
@@ -232,9 +236,13 @@ class Study(study.Study[Table]):
             Per method that the table lacks, the shares of correct answers and tokens by algorithm
             and size.
         """
-        folder = self._folder_of(arm, seed)
+        folder, examples = self._folder_of(arm, seed), self.folder / "examples"
+        start = None
+        if arm.start is not None:
+            before = self._folder_of(Arm(arm.start, ()), seed)
+            start = train(arm.start, seed, before, on_progress=on_training, examples=examples)
         weights = train(
-            arm.recipe, seed, folder, on_progress=on_training, examples=self.folder / "examples"
+            arm.recipe, seed, folder, on_progress=on_training, examples=examples, start=start
         )
 
         def test(method: str) -> Any:
@@ -279,6 +287,50 @@ class Study(study.Study[Table]):
             write_sealed(path, ENTROPY, content)
         return load_entropy(path)
 
+    def measure_interventions(
+        self, arm: Arm, on_testing: Callable[[int, str], None] = lambda *_: None
+    ) -> dict[str, Any]:
+        """Replace the attention of heads, and keep how much accuracy comes back.
+
+        Per algorithm and kind of intervention, up to `HEADS` heads are chosen on questions of the
+        training split at four times the largest training size, and tested on the test questions.
+        Single heads are tested on fewer questions.
+
+        Args:
+            arm: An arm that was run and trained with plain softmax.
+            on_testing: Called before each test, with the seed and the algorithm.
+
+        Returns:
+            The content of `interventions.json`: per seed, algorithm and kind the chosen heads, and
+            per size the shares of correct answers and tokens: "plain", of the chosen "set", and of
+            each head, "single", [layers][heads].
+        """
+
+        def measure(trained: Training, name: str, seed: int) -> dict[str, Any]:
+            on_testing(seed, name)
+            largest = self.settings.lengths[name][1]
+            few = [example(name, 4 * largest, seed=_TEST_SEED, index=index) for index in range(FEW)]
+            sizes = [math.ceil(largest * times) for times in self.settings.times]
+            asked = {size: self.questions[name, size] for size in sizes}
+            return bounds(trained.model, trained.encoder, few, asked)
+
+        seeds: dict[str, Any] = {}
+        for seed in self.settings.seeds:
+            folder = self._folder_of(arm, seed)
+            trained = load_trained(folder / "weights.safetensors")
+            seeds[str(seed)] = {
+                name: self.kept(
+                    folder / f"interventions-{name}.json",
+                    INTERVENTIONS,
+                    partial(measure, trained, name, seed),
+                )
+                for name in self.settings.lengths
+                if name in WITH_ITEMS
+            }
+        path = self.folder / "interventions.json"
+        write_sealed(path, INTERVENTIONS, {"command": self.table.command, "seeds": seeds})
+        return read_sealed(path, INTERVENTIONS)
+
     def _folder_of(self, arm: Arm, seed: int) -> Path:
         return self.folder / "weights" / arm.name / f"seed-{seed}"
 
@@ -319,4 +371,4 @@ class Study(study.Study[Table]):
 
 def _fields(arm: Arm) -> dict[str, str]:
     """Return the fields that the records of an arm share."""
-    return {"trained_with": arm.recipe.attention, "tokenizer": arm.tokenizer}
+    return {"trained_with": arm.trained_with, "tokenizer": arm.tokenizer}

@@ -54,9 +54,12 @@ class Training:
         recipe: The recipe.
         seed: Seed of the initial weights and of the examples.
         examples: Folder that keeps drawn examples, or None.
+        start: Weights that a tuned recipe starts from; None starts from new ones.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, examples: Path | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe, seed: int, examples: Path | None = None, start: Path | None = None
+    ) -> None:
         self._data = TrainingData(recipe, seed, examples)
         self.recipe = recipe
         self.seed = seed
@@ -65,6 +68,13 @@ class Training:
         self.model, self.encoder = prepared(recipe, seed)
         self.attention = TrainedAttention(self.model, recipe)
         self._optimisers = self._make_optimisers()
+        if start is not None:
+            _, tensors = read_tensors(start)
+            with torch.no_grad():
+                for name, parameter in self._parameters().items():
+                    if f"last.{name}" in tensors:
+                        parameter.copy_(tensors[f"last.{name}"])
+            self.attention.begin(self.encoder)
         self._averaged: dict[str, Tensor] = {}
         if recipe.averaging:
             self._averaged = {name: p.detach().clone() for name, p in self._parameters().items()}
@@ -230,6 +240,7 @@ def train(
     on_progress: Callable[[Progress], None] = lambda _: None,
     every: float = 30.0,
     examples: Path | None = None,
+    start: Path | None = None,
 ) -> Path:
     """Train a model, or resume an interrupted training.
 
@@ -240,6 +251,7 @@ def train(
         on_progress: Called after every 10 batches.
         every: Seconds between checkpoints.
         examples: Folder that keeps drawn examples for other trainings, or None.
+        start: As in `Training`.
 
     Returns:
         The file of the final weights.
@@ -252,7 +264,7 @@ def train(
     if checkpoint.exists():
         training = Training.load(checkpoint, recipe, seed, examples)
     else:
-        training = Training(recipe, seed, examples)
+        training = Training(recipe, seed, examples, start)
     saved = begun = time.monotonic()
     tokens = training.tokens
     losses: list[float] = []

@@ -46,10 +46,14 @@ def label_of(way: Way) -> str:
     Example:
         >>> label_of(Way("softmax", "paper")), label_of(Way("paper", "paper"))
         ("paper's rule, inference only", "paper's rule, trained")
+        >>> label_of(Way("tuned-paper", "paper"))
+        "paper's rule, fine-tuned"
     """
     label = look(way.method).label
     if way == PLAIN:
         return label
+    if way.trained_with.startswith("tuned-"):
+        return f"{label}, fine-tuned"
     return f"{label}, {'inference only' if way.trained_with == 'softmax' else 'trained'}"
 
 
