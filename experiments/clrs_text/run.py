@@ -128,7 +128,8 @@ def run(
                 rank=rank,
                 quick=quick,
             )
-        arms = arms_of(recipe, ATTENTIONS if attention == "all" else attention.split(","))
+        names = ATTENTIONS if attention == "all" else attention.split(",")
+        arms = arms_of(recipe, names)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     settings = Settings(
@@ -146,7 +147,7 @@ def run(
             with console.status("Measuring the speed of training"):
                 steps = study.steps(recipe, minutes)
         if steps is not None:
-            arms = [replace(arm, recipe=replace(arm.recipe, steps=steps)) for arm in arms]
+            arms = arms_of(replace(recipe, steps=steps), names)
         _run_arms(console, study, arms, jobs)
         with console.status("Measuring the entropy of heads"):
             study.measure_entropy(arms[0])

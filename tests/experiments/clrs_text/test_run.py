@@ -7,9 +7,11 @@ import pytest
 import transformers as hf
 
 from experiments.clrs_text.__main__ import APPLICATION
+from experiments.clrs_text.interventions import INTERVENTIONS, KINDS
 from experiments.clrs_text.records import Table
 from experiments.clrs_text.run import lengths_of
 from experiments.common.command import main
+from sharpmax._files import read_sealed
 from tiny_models import SETTINGS, save
 
 _TINY = ["--algorithms", "minimum:5", "--steps", "1", "--seeds", "1", "--each", "2"]
@@ -45,6 +47,9 @@ def test_a_quick_run_ends_with_tables_and_figures_of_what_it_ran(
         "numbers-softmax",
         "numbers-paper",
         "numbers-ssmax",
+        "numbers-tuned-softmax",
+        "numbers-tuned-paper",
+        "numbers-tuned-exponential",
         "characters-softmax",
     ]
     run = "python -m experiments.clrs_text run"
@@ -59,6 +64,21 @@ def test_a_quick_run_ends_with_tables_and_figures_of_what_it_ran(
         assert _run("--output", str(tmp_path), verb=verb) == 0
         assert f"Written: {tmp_path / name}" in capsys.readouterr().out
         assert (tmp_path / name).exists()
+
+
+def test_learnt_models_are_intervened_in(tmp_path: Path) -> None:
+    assert _run("--learnt", "--quick", "--attention", "by-row", "--output", str(tmp_path)) == 0
+    table = Table.load(tmp_path / "table.json")
+    assert {record.n for record in table.records} == {4, 5, 6, 9, 12, 18, 24, 48, 96}
+    assert {record.method for record in table.records} == {"softmax", "by-row"}
+    assert table.recipes["numbers-softmax"]["positions"] == "shifted"
+    found = read_sealed(tmp_path / "interventions.json", INTERVENTIONS)
+    for by_algorithm in found["seeds"].values():
+        assert by_algorithm.keys() == {"minimum", "quicksort"}
+        for kind in KINDS:
+            sizes = by_algorithm["quicksort"][kind]["sizes"]
+            assert len(sizes) == 6
+            assert all(len(each["single"]) == 2 for each in sizes.values())
 
 
 @pytest.mark.parametrize("rank", ["0", "2"])
