@@ -6,6 +6,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -45,15 +47,18 @@ POLICIES = [
 ]
 FEW_POLICIES = [Exponential(reference=1.0), LogLength(train_length=8), Hard()]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+EVERY = [*IMPLEMENTATIONS, "numpy"]
+"""The implementations for tensors, and the kernels called with NumPy arrays."""
 
 
 def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
     """As `sharpmax.attention`; where an implementation refuses an argument, by the reference.
 
-    A refusal names the implementation and an argument that was given.
+    A refusal names the implementation and an argument that was given. NumPy arrays have no
+    gradient, so that tensors that require one go to the reference as well.
     """
     try:
-        return sharpmax.attention(*args, impl=impl, **kwargs)
+        return run(*args, impl=impl, **kwargs)
     except NotImplementedError as error:
         refusal = str(error)
     name, argument = refusal.split(": ")[:2]
@@ -64,6 +69,49 @@ def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
     return sharpmax.attention(*args, impl="reference", **kwargs)
 
 
+def run(*args: Any, impl: str, **kwargs: Any) -> Any:
+    """As `sharpmax.attention`, also with the implementation "numpy"."""
+    return _called(sharpmax.attention, *args, impl=impl, **kwargs)
+
+
+def measure(*args: Any, impl: str, **kwargs: Any) -> sharpmax.RowStatistics:
+    """As `sharpmax.attention_statistics`, also with the implementation "numpy"."""
+    measured: sharpmax.RowStatistics = _called(
+        sharpmax.attention_statistics, *args, impl=impl, **kwargs
+    )
+    return measured
+
+
+def _called(function: Any, *args: Any, impl: str, **kwargs: Any) -> Any:
+    if impl != "numpy":
+        return function(*args, impl=impl, **kwargs)
+    if any(isinstance(x, Tensor) and x.requires_grad for x in (*args, *kwargs.values())):
+        raise NotImplementedError("impl='numpy': query: arrays have no gradient")
+    arrays = [_array(x) for x in args]
+    result = function(*arrays, impl="cpu", **{k: _array(x) for k, x in kwargs.items()})
+    if not isinstance(result, tuple):
+        return _tensor(result)
+    if isinstance(result, sharpmax.RowStatistics):
+        return sharpmax.RowStatistics(*map(_tensor, result))
+    return _tensor(result[0]), sharpmax.RowStatistics(*map(_tensor, result[1]))
+
+
+def _array(value: Any) -> Any:
+    """A tensor as an array with the same layout; NumPy knows bfloat16 by `ml_dtypes`."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.dtype != torch.bfloat16:
+        return value.numpy()
+    return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+
+def _tensor(array: Any) -> Tensor:
+    assert isinstance(array, np.ndarray)
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 def _parameter(impl: str, *others: Any) -> Any:
     reason = missing() if impl == "triton" else None
     marks = pytest.mark.skipif(reason is not None, reason=reason or "")
@@ -72,7 +120,7 @@ def _parameter(impl: str, *others: Any) -> Any:
 
 def implementations(*without: str) -> pytest.MarkDecorator:
     """Parametrise a test by `impl`: all implementations but those named."""
-    chosen = [impl for impl in IMPLEMENTATIONS if impl not in without]
+    chosen = [impl for impl in EVERY if impl not in without]
     return pytest.mark.parametrize("impl", [_parameter(impl) for impl in chosen])
 
 
@@ -83,7 +131,7 @@ every_impl_and_policy = pytest.mark.parametrize(
     ("impl", "policy"),
     [
         _parameter(impl, policy)
-        for impl in IMPLEMENTATIONS
+        for impl in EVERY
         for policy in (FEW_POLICIES if impl in INTERPRETED else POLICIES)
     ],
 )
@@ -127,7 +175,7 @@ class Case:
         printer.text(repr(self))
 
     def run(self, impl: str) -> tuple[Tensor, sharpmax.RowStatistics]:
-        return sharpmax.attention(
+        return run(
             self.query,
             self.key,
             self.value,

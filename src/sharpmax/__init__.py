@@ -48,8 +48,8 @@ __all__ = [
 
 # Where a name is defined, the package that it needs, and the extra that installs it.
 _LAZY = {
-    "attention": ("sharpmax._attention", "torch", "torch"),
-    "attention_statistics": ("sharpmax._attention", "torch", "torch"),
+    "attention": ("sharpmax._attention", "numpy", ""),
+    "attention_statistics": ("sharpmax._attention", "numpy", ""),
     "calibrate": ("sharpmax.models", "transformers", "models"),
     "diagnose": ("sharpmax.models", "transformers", "models"),
     "evaluate": ("sharpmax.models", "transformers", "models"),

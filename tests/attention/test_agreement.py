@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-import sharpmax
 from attention_cases import (
     Case,
     cases,
@@ -16,6 +15,7 @@ from attention_cases import (
     implementations,
     largest_error,
     may_refuse,
+    measure,
 )
 from sharpmax._attention.impl import composed
 from sharpmax.policies import EntropyTarget, Exponential
@@ -74,7 +74,7 @@ def test_statistics_alone_are_those_of_the_attention(impl: str) -> None:
 
 def _measures(impl: str, case: Case) -> None:
     try:
-        measured = sharpmax.attention_statistics(case.query, case.key, impl=impl, **case.options)
+        measured = measure(case.query, case.key, impl=impl, **case.options)
     except NotImplementedError:
         assert may_refuse(impl, case.query.dtype)
         return

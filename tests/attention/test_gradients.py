@@ -68,7 +68,7 @@ def test_gradcheck(policy: Policy, detach: bool) -> None:
         assert torch.autograd.gradcheck(function, (query, key, value, bias, sink), atol=tolerance)
 
 
-@implementations()
+@implementations("numpy")
 @pytest.mark.parametrize(
     "make",
     [
@@ -109,7 +109,7 @@ def test_gradients_of_the_policys_parameters(impl: str, make) -> None:
         )
 
 
-@implementations("reference")
+@implementations("reference", "numpy")
 def test_a_law_without_strength_can_gain_some(impl: str) -> None:
     query, key, value = (x.detach() for x in made(dtype=precise(impl)))
     strength = torch.zeros(4, dtype=torch.float64, requires_grad=True)
@@ -122,7 +122,7 @@ def test_a_law_without_strength_can_gain_some(impl: str) -> None:
     torch.testing.assert_close(gradients[impl], gradients["reference"], atol=2e-3, rtol=2e-3)
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 def test_gradients_agree_with_the_specification(impl: str) -> None:
     dtypes = [torch.float32] if impl in INTERPRETED else [torch.float32, torch.float64]
 
@@ -133,7 +133,7 @@ def test_gradients_agree_with_the_specification(impl: str) -> None:
     examples(impl, 120)(given(case=cases(dtypes=dtypes))(check))()
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 @every_policy
 def test_half_precision_gradients(impl: str, policy: Policy) -> None:
     query, key, value = (x.detach().bfloat16().requires_grad_() for x in made())
@@ -145,7 +145,7 @@ def test_half_precision_gradients(impl: str, policy: Policy) -> None:
         assert torch.isfinite(tensor.grad).all()
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 def test_no_second_derivative_but_a_word(impl: str) -> None:
     query, key, value = made(dtype=precise(impl))
     output = sharpmax.attention(

@@ -13,6 +13,7 @@ from attention_cases import (
     every_impl,
     every_impl_and_policy,
     may_refuse,
+    run,
 )
 from sharpmax.policies import Exponential, Identity, LogLength, Policy
 
@@ -30,7 +31,7 @@ def test_identity_is_pytorchs_attention(impl: str, dtype: torch.dtype, causal: b
     if impl != "composed" and may_refuse(impl, dtype):
         return
     query, key, value = (x.to(dtype) for x in made(2, 3, 40, 16))
-    ours = sharpmax.attention(query, key, value, policy=Identity(), is_causal=causal, impl=impl)
+    ours = run(query, key, value, policy=Identity(), is_causal=causal, impl=impl)
     exact = F.scaled_dot_product_attention(
         query.double(), key.double(), value.double(), is_causal=causal
     )
@@ -45,13 +46,13 @@ def test_causal_alignment(impl: str, queries: int, keys: int) -> None:
     query, key, value = made(1, 2, 9, 8)
     query, key, value = query[:, :, :queries], key[:, :, :keys], value[:, :, :keys]
     theirs = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    ours = sharpmax.attention(query, key, value, policy=Identity(), is_causal=True, impl=impl)
+    ours = run(query, key, value, policy=Identity(), is_causal=True, impl=impl)
     torch.testing.assert_close(ours, theirs)
     mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
     expected = sharpmax.attention(
         query, key, value, policy=Exponential(0.5), attn_mask=mask, impl="reference"
     )
-    aligned = sharpmax.attention(
+    aligned = run(
         query,
         key,
         value,
@@ -128,7 +129,7 @@ def test_nothing_at_all(impl: str, shape: tuple[int, int, int, int]) -> None:
     batch, heads, queries, keys = shape
     query = torch.randn(batch, heads, queries, 8)
     key, value = torch.randn(2, batch, heads, keys, 8).unbind()
-    output, statistics = sharpmax.attention(
+    output, statistics = run(
         query, key, value, policy=Exponential(0.5), impl=impl, return_statistics=True
     )
     assert output.shape == (batch, heads, queries, 8)
@@ -140,10 +141,10 @@ def test_nothing_at_all(impl: str, shape: tuple[int, int, int, int]) -> None:
 def test_parameters_over_heads(impl: str) -> None:
     query, key, value = made(2, 3, 20, 8)
     references = [0.2, 1.0, 2.5]
-    together = sharpmax.attention(query, key, value, policy=Exponential(references), impl=impl)
+    together = run(query, key, value, policy=Exponential(references), impl=impl)
     for head, reference in enumerate(references):
         one = slice(head, head + 1)
-        alone = sharpmax.attention(
+        alone = run(
             query[:, one], key[:, one], value[:, one], policy=Exponential(reference), impl=impl
         )
         torch.testing.assert_close(together[:, one], alone)
@@ -158,7 +159,7 @@ def test_length_is_what_a_row_may_see(impl: str) -> None:
     )
     key = torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0))
     query = query + 1.0
-    weights = sharpmax.attention(
+    weights = run(
         query, key, value, policy=LogLength(), is_causal=True, impl=impl, scale=0.1
     )
     for row in (5, 40, 63):

@@ -37,7 +37,7 @@ def test_opcheck_of_the_statistics() -> None:
     torch.library.opcheck(torch.ops.sharpmax.attention_statistics.default, arguments)
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 @pytest.mark.parametrize("policy", [Paper(warn=False), Exponential([0.5, 1, 1.5, 2])], ids=repr)
 def test_compiled_with_dynamic_lengths(impl: str, policy: Policy) -> None:
     torch.compiler.reset()
@@ -84,7 +84,7 @@ def test_exported() -> None:
         torch.testing.assert_close(program.module()(*made(size)), Layer()(*made(size)))
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 def test_vmap(impl: str) -> None:
     query, key, value = (torch.stack([x, x.flip(2), -x]) for x in made())
     mask = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(0)) < 0.8

@@ -1,8 +1,8 @@
-"""Check the arguments of attention, choose an implementation and call it."""
+"""Check tensors and the other arguments of attention, choose an implementation and call it."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,12 +10,11 @@ from torch import Tensor
 from sharpmax._attention import problem as problems
 from sharpmax._attention import temperature
 from sharpmax._attention.impl import composed, cpu, reference, triton
-from sharpmax._attention.problem import Alignment, Problem, SinkRole
+from sharpmax._attention.problem import Problem
+from sharpmax._attention.settings import Alignment, SinkRole
 from sharpmax._statistics import RowStatistics
 from sharpmax.normalisers import Normaliser
 from sharpmax.policies import Hard, Identity, Policy
-
-Implementation = Literal["auto", "reference", "composed", "cpu", "triton"]
 
 IMPLEMENTATIONS: dict[str, Any] = {
     "cpu": cpu,
@@ -28,133 +27,27 @@ IMPLEMENTATIONS: dict[str, Any] = {
 _PLAIN = Identity()
 
 
-@overload
 def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None = ...,
-    dropout_p: float = ...,
-    is_causal: bool = ...,
-    scale: float | None = ...,
-    enable_gqa: bool = ...,
-    *,
-    policy: Policy | None = ...,
-    softcap: float | None = ...,
-    sink: Tensor | None = ...,
-    window: int | None = ...,
-    impl: Implementation = ...,
-    return_statistics: Literal[False] = ...,
-    alignment: Alignment = ...,
-    sink_role: SinkRole = ...,
-    detach_temperature: bool = ...,
-    normaliser: Normaliser | None = ...,
-) -> Tensor: ...
-@overload
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = ...,
-    dropout_p: float = ...,
-    is_causal: bool = ...,
-    scale: float | None = ...,
-    enable_gqa: bool = ...,
-    *,
-    policy: Policy | None = ...,
-    softcap: float | None = ...,
-    sink: Tensor | None = ...,
-    window: int | None = ...,
-    impl: Implementation = ...,
-    return_statistics: Literal[True],
-    alignment: Alignment = ...,
-    sink_role: SinkRole = ...,
-    detach_temperature: bool = ...,
-    normaliser: Normaliser | None = ...,
-) -> tuple[Tensor, RowStatistics]: ...
-
-
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    policy: Policy | None = None,
-    softcap: float | None = None,
-    sink: Tensor | None = None,
-    window: int | None = None,
-    impl: Implementation = "auto",
-    return_statistics: bool = False,
-    alignment: Alignment = "upper_left",
-    sink_role: SinkRole = "key",
-    detach_temperature: bool = False,
-    normaliser: Normaliser | None = None,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    policy: Policy | None,
+    softcap: float | None,
+    sink: Tensor | None,
+    window: int | None,
+    impl: str,
+    return_statistics: bool,
+    alignment: Alignment,
+    sink_role: SinkRole,
+    detach_temperature: bool,
+    normaliser: Normaliser | None,
 ) -> Tensor | tuple[Tensor, RowStatistics]:
-    """Attend with the inverse temperature that a policy gives each row: softmax(beta e) V.
-
-    A drop-in for `torch.nn.functional.scaled_dot_product_attention`: positional arguments have the
-    same order and the same meaning. `functools.partial(sharpmax.attention, policy=...)` can take
-    its place in an unmodified model.
-
-    The logits of a row are e = scale q.k, then softcap tanh(e / softcap), then + attn_mask; beta
-    multiplies all of that. Only visible keys count in the entropy and in n. A row that sees no key
-    gives zeros. The result is exact; memory is linear in the length, except with dropout or a
-    normaliser.
-
-    Args:
-        query: [..., heads, queries, width]. Leading axes are optional and broadcast.
-        key: [..., key heads, keys, width].
-        value: [..., key heads, keys, value width].
-        attn_mask: broadcasts to [..., heads, queries, keys]. Boolean: True is visible. Floating:
-            added to the logits (a bias, ALiBi); entries of -inf, or at or below half of finfo.min,
-            hide the key.
-        dropout_p: drop weights with this probability, in training and in evaluation.
-        is_causal: a query sees no key after its own position.
-        scale: the factor of the product; 1/sqrt(width) if None.
-        enable_gqa: allow fewer key heads than query heads (grouped-query attention). Keys are not
-            copied.
-        policy: gives the inverse temperature of each row; None is plain softmax. A parameter with
-            one axis has one entry per query head.
-        softcap: soft bound of the logits, as in Gemma 2.
-        sink: [heads], one additional logit per row whose value is zero, as in gpt-oss.
-        window: a query sees only keys at a distance of less than this, on both sides, or only
-            earlier keys if `is_causal`.
-        impl: "auto" takes the fastest implementation that can serve; a name raises if that one
-            cannot.
-        return_statistics: also return the statistics of the untempered rows.
-        alignment: the position of query 0 for `is_causal` and `window`: at key 0 ("upper_left", as
-            in PyTorch), or such that the last query is at the last key ("lower_right", as in
-            decoding with a cache).
-        sink_role: "key": the sink is one more key; it counts in the entropy and in n, and beta
-            applies to it. "apart": neither.
-        detach_temperature: treat beta as a constant in differentiation.
-        normaliser: makes the weights from the logits instead of softmax (`sharpmax.normalisers`).
-            It excludes a sink and any policy but `Identity`. Only the reference implementation
-            serves it, with quadratic memory; statistics are those of the plain logits. A normaliser
-            that overrides `forward` takes neither a softcap nor a bias. A normaliser with two maps
-            per head has half as many value heads and output heads.
-
-    Returns:
-        [..., heads, queries, value width], and `RowStatistics` [..., heads, queries] if asked for
-        (float32 at least, without gradient).
-
-    Raises:
-        TypeError, ValueError: naming the argument, what was expected and what came.
-        NotImplementedError: the implementation asked for by name cannot serve; the message says
-            why.
-
-    Example:
-        >>> import torch, sharpmax
-        >>> from sharpmax.policies import Exponential
-        >>> query, key, value = torch.randn(3, 1, 2, 8, 16).unbind()
-        >>> sharpmax.attention(query, key, value, is_causal=True, policy=Exponential(1.0)).shape
-        torch.Size([1, 2, 8, 16])
-    """
+    """Serve `sharpmax.attention` of tensors."""
     if policy is None and normaliser is None:
         policy = _PLAIN
     _check_rule(policy, normaliser, sink, detach_temperature)
@@ -193,39 +86,18 @@ def attention(
 def attention_statistics(
     query: Tensor,
     key: Tensor,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    softcap: float | None = None,
-    sink: Tensor | None = None,
-    window: int | None = None,
-    impl: Implementation = "auto",
-    alignment: Alignment = "upper_left",
-    sink_role: SinkRole = "key",
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    softcap: float | None,
+    sink: Tensor | None,
+    window: int | None,
+    impl: str,
+    alignment: Alignment,
+    sink_role: SinkRole,
 ) -> RowStatistics:
-    """Measure every row of an attention: its statistics, and with them its entropy.
-
-    The arguments are those of `sharpmax.attention`, without values and without a policy. Memory is
-    linear in the length.
-
-    `maximum.amax((0, 2))` of the result, for a batch, is the largest logit of each head, by which
-    QK-clip rescales the weights of queries and keys (arXiv 2507.20534).
-
-    Returns:
-        `RowStatistics` of the untempered rows, [..., heads, queries], float32 at least, without
-        gradient.
-
-    Raises:
-        TypeError, ValueError, NotImplementedError: as `sharpmax.attention` does.
-
-    Example:
-        >>> import torch, sharpmax
-        >>> query = key = torch.zeros(1, 2, 100, 16)
-        >>> sharpmax.attention_statistics(query, key).entropy()[0, 0, 0]
-        tensor(4.6052)
-    """
+    """Serve `sharpmax.attention_statistics` of tensors."""
     folded = problems.fold(query, key, None, attn_mask, enable_gqa=enable_gqa)
     problem = problems.check(
         folded.query,

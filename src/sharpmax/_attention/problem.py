@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-Alignment = Literal["upper_left", "lower_right"]
-SinkRole = Literal["key", "apart"]
-
-_FARTHEST = 1 << 40
-"""No window has to reach farther; sums of it and a position stay integers of 64 bits."""
+from sharpmax._attention.settings import Alignment, SinkRole, check_heads, equal, resolve
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+SMALLEST = {
+    dtype: torch.finfo(torch.promote_types(dtype, torch.float32)).tiny for dtype in FLOATING
+}
+"""By the dtype of the query, the smallest normal number of its statistics."""
 
 
 @dataclass(frozen=True)
@@ -225,58 +223,35 @@ def check(
     batch, heads, queries, width = query.shape
     key_heads, keys = key.shape[1], key.shape[2]
     for name, tensor in tensors.items():
-        _equal(f"{name}: batch size", tensor.shape[0], batch)
-    _equal("key: width", key.shape[3], width)
-    if not enable_gqa:
-        _equal("key: heads (enable_gqa is False)", key_heads, heads)
-    elif heads % key_heads if key_heads else heads:
-        raise ValueError(
-            f"key: expected heads that divide the {heads} query heads, got {key_heads}"
-        )
+        equal(f"{name}: batch size", tensor.shape[0], batch)
+    equal("key: width", key.shape[3], width)
+    check_heads(heads, key_heads, enable_gqa)
     if value is not None:
         if key_heads % maps:
             raise ValueError(f"key: expected heads in groups of {maps}, got {key_heads}")
-        _equal("value: heads", value.shape[1], key_heads // maps)
-        _equal("value: length", value.shape[2], keys)
-
-    scale = 1.0 / math.sqrt(max(width, 1)) if scale is None else _number("scale", scale)
-    if softcap is not None:
-        softcap = _number("softcap", softcap)
-        smallest = torch.finfo(torch.promote_types(query.dtype, torch.float32)).tiny
-        if softcap < smallest:
-            raise ValueError(f"softcap: expected a number of at least {smallest}, got {softcap!r}")
+        equal("value: heads", value.shape[1], key_heads // maps)
+        equal("value: length", value.shape[2], keys)
+    settings = resolve(
+        queries,
+        keys,
+        width,
+        SMALLEST[query.dtype],
+        is_causal=is_causal,
+        alignment=alignment,
+        scale=scale,
+        softcap=softcap,
+        sink_role=sink_role,
+        window=window,
+    )
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout_p: expected a number from 0 to 1, got {dropout!r}")
-    if alignment not in ("upper_left", "lower_right"):
-        raise ValueError(f"alignment: expected 'upper_left' or 'lower_right', got {alignment!r}")
-    if sink_role not in ("key", "apart"):
-        raise ValueError(f"sink_role: expected 'key' or 'apart', got {sink_role!r}")
-    if window is not None:
-        window = _whole("window", window)
-        if window < 1:
-            raise ValueError(f"window: expected at least 1, got {window}")
     if sink is not None:
         _check_sink(sink, query)
         # Once, so that gradients of the primitives add up before they are rounded.
         sink = sink.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if attn_mask is not None:
         attn_mask = _check_mask(attn_mask, query, (batch, heads, queries, keys))
-
-    reach = -1 if window is None else min(window, _FARTHEST) - 1
-    return Problem(
-        query,
-        key,
-        value,
-        attn_mask,
-        sink,
-        float(scale),
-        0.0 if softcap is None else float(softcap),
-        left=reach,
-        right=0 if is_causal else reach,
-        offset=keys - queries if alignment == "lower_right" else 0,
-        sink_counted=sink_role == "key",
-        dropout=float(dropout),
-    )
+    return Problem(query, key, value, attn_mask, sink, *settings, dropout=float(dropout))
 
 
 def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
@@ -319,30 +294,3 @@ def _check_mask(mask: Any, query: Tensor, shape: tuple[int, int, int, int]) -> T
         raise ValueError(
             f"attn_mask: expected a shape that broadcasts to {shape}, got {tuple(mask.shape)}"
         ) from None
-
-
-def _number(name: str, value: Any) -> float:
-    """`value` as a float, if it is a number of any kind: of Python, NumPy or PyTorch."""
-    if type(value) not in (int, float, torch.SymInt, torch.SymFloat):
-        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
-            raise TypeError(f"{name}: expected a number, got {value!r}")
-        value = float(value)
-    number: float = value
-    # In this form a compiler can follow it: infinity and NaN leave NaN.
-    if number - number != 0:
-        raise ValueError(f"{name}: expected a finite number, got {number!r}")
-    return number
-
-
-def _whole(name: str, value: Any) -> int:
-    """`value` as an integer, if it is one of any kind."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: expected an integer or None, got {value!r}")
-    return operator.index(value)
-
-
-def _equal(name: str, got: int, expected: int) -> None:
-    if got != expected:
-        raise ValueError(f"{name}: expected {expected}, got {got}")

@@ -36,21 +36,37 @@ template <> SHARPMAX_INLINE float sum_of<float>(Vector<float>::Native lanes) {
 }
 #endif
 
+// Calls function(Number()) with the type of the numbers that keys and values hold, if T is the type to compute in.
+template <class T, class Function> SHARPMAX_INLINE void with_stored(Scalar scalar, Function&& function) {
+  if constexpr (sizeof(T) == 8)
+    function(double());
+  else if (scalar == Scalar::float16)
+    function(Half());
+  else if (scalar == Scalar::bfloat16)
+    function(BFloat16());
+  else
+    function(float());
+}
+
+template <class Number> inline Rows<Number> stored_rows(const Strided& tensor, int64_t batch, int64_t head, int64_t first) {
+  return {reinterpret_cast<const Number*>(address(tensor, batch, head, first)), tensor.row};
+}
+
 // logits[r][n] = query[r] · keys[n], for n < count.
-template <class T, int rows>
+template <class T, int rows, class Number>
 __attribute__((noinline)) void dot_keys(
-    Rows<T> keys, int count, int ahead, const T* const* query, int64_t width, T* const* logits) {
+    Rows<Number> keys, int count, int ahead, const T* const* query, int64_t width, T* const* logits) {
   using V = Vector<T>;
   constexpr int height = 12 / rows;
   const int64_t whole = width / V::width * V::width;
   for (int first = 0; first < count; first += height) {
-    const T* pointers[height];
+    const Number* pointers[height];
     typename V::Native sums[height][rows];
 #pragma GCC unroll 12
     for (int k = 0; k < height; ++k) {
       const int key = first + k < count ? first + k : count - 1;
       pointers[k] = keys[key];
-      if (first + k < count && key < ahead) prefetch(keys[key + kPrefetchKeys], width * sizeof(T));
+      if (first + k < count && key < ahead) prefetch(keys[key + kPrefetchKeys], width * sizeof(Number));
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) sums[k][r] = typename V::Native{};
     }
@@ -60,7 +76,7 @@ __attribute__((noinline)) void dot_keys(
       for (int r = 0; r < rows; ++r) operand[r] = V::load(query[r] + d).lanes;
 #pragma GCC unroll 12
       for (int k = 0; k < height; ++k) {
-        const typename V::Native key = V::load(pointers[k] + d).lanes;
+        const typename V::Native key = load_vector(pointers[k] + d).lanes;
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) sums[k][r] += key * operand[r];
       }
@@ -71,7 +87,7 @@ __attribute__((noinline)) void dot_keys(
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) {
         T sum = sum_of<T>(sums[k][r]);
-        for (int64_t d = whole; d < width; ++d) sum += pointers[k][d] * query[r][d];
+        for (int64_t d = whole; d < width; ++d) sum += static_cast<T>(pointers[k][d]) * query[r][d];
         logits[r][first + k] = sum;
       }
     }
@@ -79,23 +95,23 @@ __attribute__((noinline)) void dot_keys(
 }
 
 // output[r][c] += sum over n of weights[n][r] * values[n][c], for `vectors` vectors of columns from `column` on.
-template <class T, int rows, int vectors>
+template <class T, int rows, int vectors, class Number>
 SHARPMAX_INLINE void blend_columns(
-    const T* const* values, int count, int reach, const T* weights, int64_t column, T* output, int64_t output_stride) {
+    const Number* const* values, int count, int reach, const T* weights, int64_t column, T* output, int64_t output_stride) {
   Tile<T, rows, vectors> tile;
   tile.clear();
   for (int n = 0; n < count; ++n) {
     if (n + kPrefetchKeys < reach)
-      prefetch(values[n + kPrefetchKeys] + column, vectors * static_cast<int64_t>(sizeof(typename Vector<T>::Native)));
+      prefetch(values[n + kPrefetchKeys] + column, vectors * Vector<T>::width * static_cast<int64_t>(sizeof(Number)));
     tile.add(values[n] + column, [&](int r) SHARPMAX_INLINE_LAMBDA { return weights[n * rows + r]; });
   }
   tile.add_to(output + column, output_stride, rows);
 }
 
 // The same for all columns. A slab of values stays in the first-level cache while its columns are processed.
-template <class T, int rows>
+template <class T, int rows, class Number>
 __attribute__((noinline)) void blend_values(
-    const T* const* values, int count, const T* weights, int64_t width, T* output, int64_t output_stride) {
+    const Number* const* values, int count, const T* weights, int64_t width, T* output, int64_t output_stride) {
   using V = Vector<T>;
   constexpr int vectors = 12 / rows < 8 ? 12 / rows : 8;
   constexpr int slab = kPrefetchKeys;
@@ -110,7 +126,7 @@ __attribute__((noinline)) void blend_values(
     for (; column < width; ++column)
       for (int r = 0; r < rows; ++r) {
         T sum = 0;
-        for (int n = 0; n < here; ++n) sum += w[n * rows + r] * values[first + n][column];
+        for (int n = 0; n < here; ++n) sum += w[n * rows + r] * static_cast<T>(values[first + n][column]);
         output[r * output_stride + column] += sum;
       }
   }
@@ -185,10 +201,10 @@ template <class T> inline void merge_chunk(Panel<T>& panel, int r, const ChunkSt
 }
 
 // Computes the weights of a chunk for up to four rows, [kept key][row], the addresses of the kept values, and the totals.
-template <class T, int rows>
+template <class T, int rows, class Number>
 inline int weigh_chunk(
-    const Panel<T>& panel, int first_row, T* const* logits, int count, T threshold, Rows<T> values, T* weights,
-    const T** kept, ChunkStatistics<T>* chunk) {
+    const Panel<T>& panel, int first_row, T* const* logits, int count, T threshold, Rows<Number> values, T* weights,
+    const Number** kept, ChunkStatistics<T>* chunk) {
   using V = Vector<T>;
   T weight_rows[rows][V::width];
   V total[rows];
@@ -253,16 +269,19 @@ template <class T> struct Decoding {
       for (int64_t unit = 0; unit < here; ++unit) open(unit);
       const int64_t work = problem.width * rows * problem.keys * here;
       run_tasks(problem, here * chunks, work, [&](const Take& take) {
-        Buffer<T> scratch(kBlock * problem.width), bias(kDecodeChunk);
-        for (int64_t task = take(); task >= 0; task = take()) score(task, scratch.get(), bias.get());
+        Buffer<T> bias(kDecodeChunk);
+        with_stored<T>(problem.key.scalar, [&](auto number) {
+          for (int64_t task = take(); task >= 0; task = take()) score<decltype(number)>(task, bias.get());
+        });
       });
       for (int64_t unit = 0; unit < here; ++unit) settle(unit);
       if (!attends) continue;
       run_tasks(problem, here * chunks, work, [&](const Take& take) {
-        Buffer<T> scratch(problem.value.scalar == native_scalar<T>() ? 0 : kDecodeChunk * problem.value_width);
         Buffer<T> weights(kDecodeChunk * kDecodeTile + kDecodeTile);
-        Buffer<const T*> kept(kDecodeChunk + 1);
-        for (int64_t task = take(); task >= 0; task = take()) blend(task, scratch.get(), weights.get(), kept.get());
+        with_stored<T>(problem.value.scalar, [&](auto number) {
+          Buffer<const decltype(number)*> kept(kDecodeChunk + 1);
+          for (int64_t task = take(); task >= 0; task = take()) blend(task, weights.get(), kept.get());
+        });
       });
       for (int64_t unit = 0; unit < here; ++unit) write(unit);
     }
@@ -286,7 +305,7 @@ template <class T> struct Decoding {
   }
 
   // The logits of one chunk and their statistics.
-  void score(int64_t task, T* scratch, T* bias) {
+  template <class Number> void score(int64_t task, T* bias) {
     const int64_t unit = task / chunks, first = task % chunks * kDecodeChunk;
     const int64_t last = std::min(first + kDecodeChunk, problem.keys);
     const Panel<T>& panel = panels[unit];
@@ -302,12 +321,9 @@ template <class T> struct Decoding {
           const int count = static_cast<int>(std::min<int64_t>(kBlock, last - start));
           T* to[height];
           for (int r = 0; r < height; ++r) to[r] = logits_of(unit, top + r) + start;
-          const Rows<T> keys =
-              rows_of(problem.key, batch_of(unit), key_head_of(unit), start, count, problem.width, scratch);
-          // Converted keys are in scratch memory: nothing to prefetch.
-          const int64_t ahead = problem.key.scalar == native_scalar<T>() ? problem.keys - start - kPrefetchKeys : 0;
-          dot_keys<T, height>(
-              keys, count, static_cast<int>(std::min<int64_t>(count, ahead)), query, problem.width, to);
+          const auto keys = stored_rows<Number>(problem.key, batch_of(unit), key_head_of(unit), start);
+          const int64_t ahead = std::min<int64_t>(count, problem.keys - start - kPrefetchKeys);
+          dot_keys<T, height>(keys, count, static_cast<int>(ahead), query, problem.width, to);
         }
       });
     for (int r = 0; r < rows; ++r)
@@ -335,14 +351,14 @@ template <class T> struct Decoding {
   }
 
   // The weighted sum of the values of one chunk.
-  void blend(int64_t task, T* scratch, T* weights, const T** kept) {
+  template <class Number> void blend(int64_t task, T* weights, const Number** kept) {
     const int64_t unit = task / chunks, first = task % chunks * kDecodeChunk;
     const int64_t count = std::min(kDecodeChunk, problem.keys - first);
     const Panel<T>& panel = panels[unit];
     ChunkStatistics<T>* of_rows = found.data() + task * rows;
     T* sums = partial.get() + task * rows * problem.value_width;
     std::fill(sums, sums + rows * problem.value_width, T(0));
-    Rows<T> values;
+    const auto values = stored_rows<Number>(problem.value, batch_of(unit), key_head_of(unit), first);
     for (int top = 0; top < rows; top += kDecodeTile)
       with_rows(std::min(kDecodeTile, rows - top), [&](auto constant) {
         constexpr int height = decltype(constant)::value;
@@ -350,8 +366,6 @@ template <class T> struct Decoding {
         for (int r = top; r < top + height; ++r)
           matters |= panel.factor[r] * (of_rows[r].maximum - panel.anchor[r]) > threshold;
         if (!matters) return;
-        if (!values.data)
-          values = rows_of(problem.value, batch_of(unit), key_head_of(unit), first, count, problem.value_width, scratch);
         T* from[height];
         for (int r = 0; r < height; ++r) from[r] = logits_of(unit, top + r) + first;
         const int number = weigh_chunk<T, height>(

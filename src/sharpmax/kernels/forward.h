@@ -118,17 +118,17 @@ template <class T> inline void level_rows(Panel<T>& panel) {
 
 // What to prefetch while a block is computed: the next values, unless null, and the next logits, if they are not in the
 // second-level cache.
-template <class T> struct Ahead {
-  const T* values = nullptr;
+template <class Number> struct Ahead {
+  const Number* values = nullptr;
   int64_t value_bytes = 0;
   bool logits = false;
 };
 
 // Computes the weights of a block without keys whose weights are negligible in all rows. Returns the number of keys kept.
-template <class T, int vectors>
+template <class T, int vectors, class Number>
 inline int weigh_block(
-    Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, Rows<T> values, const Ahead<T>& ahead, T* weights,
-    const T** kept) {
+    Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, Rows<Number> values, const Ahead<Number>& ahead,
+    T* weights, const Number** kept) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
   V anchor[vectors], factor[vectors], total[vectors];
@@ -274,8 +274,13 @@ inline void first_pass(
   for (int p = 0; p < number; ++p) panels[p].extend(first, last);
   for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
     const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
-    const Rows<T> keys = rows_of(
-        problem.key, batch, key_head, start, stop - start, problem.width, key_scratch, rows_collide(problem.key));
+    Rows<T> keys;
+    Rows<BFloat16> halves;
+    if (problem.halves)
+      halves = {reinterpret_cast<const BFloat16*>(address(problem.key, batch, key_head, start)), problem.key.row};
+    else
+      keys = rows_of(
+          problem.key, batch, key_head, start, stop - start, problem.width, key_scratch, rows_collide(problem.key));
     for (int p = 0; p < number; ++p) {
       Panel<T>& panel = panels[p];
       const int64_t from = std::max(start, panel.first), to = std::min(stop, panel.last);
@@ -289,7 +294,8 @@ inline void first_pass(
           const int64_t block = static_cast<int64_t>(kBlock) * panel.stride();
           prefetch_to_write(tile + block, block * static_cast<int64_t>(sizeof(T)));
         }
-        if (score_block<T, vectors>(problem, panel, batch, keys.from(from - start), from, count, mask, tile))
+        if (score_block<T, vectors>(
+                problem, panel, batch, keys.from(from - start), from, count, mask, tile, nullptr, halves.from(from - start)))
           gather_statistics<T, vectors>(panel, tile, count, peaks);
         else if (keep) {
           std::fill(peaks, peaks + kGroups * panel.stride(), -kInfinity<T>);
@@ -322,6 +328,18 @@ inline void second_pass(
         for (int group = 0; group * kGroup < length && !matters; ++group)
           matters = group_matters<T, vectors>(panel, peaks + group * panel.stride(), threshold);
         if (!matters) return;
+        const T* tile = panel.logits + (from - panel.first) * panel.stride();
+        if constexpr (sizeof(T) == 4) {
+          if (problem.halves) {
+            const Rows<BFloat16> halves{
+                reinterpret_cast<const BFloat16*>(address(problem.value, batch, key_head, from)), problem.value.row};
+            const auto addresses = reinterpret_cast<const BFloat16**>(kept);
+            const int count =
+                weigh_block<T, vectors>(panel, tile, peaks, length, threshold, halves, Ahead<BFloat16>(), weights, addresses);
+            auto* pairs = reinterpret_cast<uint32_t*>(value_scratch);
+            return accumulate_halves<vectors>(addresses, weights, count, problem.value_width, pairs, panel.output);
+          }
+        }
         if (!values.data)
           values =
               rows_of(problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, copied);
@@ -333,8 +351,7 @@ inline void second_pass(
           ahead.value_bytes = problem.value_width * static_cast<int64_t>(sizeof(T));
         }
         const int count = weigh_block<T, vectors>(
-            panel, panel.logits + (from - panel.first) * panel.stride(), peaks, length, threshold, values.from(from - start),
-            ahead, weights, kept);
+            panel, tile, peaks, length, threshold, values.from(from - start), ahead, weights, kept);
         accumulate_values<T, vectors>(kept, weights, count, problem.value_width, panel.output);
       });
     }
@@ -371,8 +388,7 @@ inline void attend_panels(const Problem& problem, const T* given_beta, int panel
         panel.output = outputs.get() + number * problem.value_width * capacity;
         panel.logits = logits.get() + number * kept_keys * capacity;
         panel.peaks = peaks.get() + number * groups * capacity;
-        pack_rows(
-            problem.query, panel, batch, problem.width, static_cast<T>(problem.query_factor()), scratch.get(), panel.query);
+        pack_query(problem, panel, batch, scratch.get());
         std::fill(panel.output, panel.output + problem.value_width * panel.stride(), T(0));
       }
       first_pass(problem, panels, number, batch, key_head, attends, mask.get(), scratch.get());

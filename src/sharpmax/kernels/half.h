@@ -90,6 +90,33 @@ inline void copy_numbers(const float* from, int64_t count, Half* to) {
 }
 #endif
 
+// As many numbers as a vector holds, converted in registers.
+template <class T> SHARPMAX_INLINE Vector<T> load_vector(const T* from) { return Vector<T>::load(from); }
+SHARPMAX_INLINE Vector<float> load_vector(const BFloat16* from) {
+#if defined(__AVX512F__)
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return {(Vector<float>::Native)_mm512_slli_epi32(wide, 16)};
+#elif defined(__AVX2__)
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return {(Vector<float>::Native)_mm256_slli_epi32(wide, 16)};
+#else
+  float numbers[Vector<float>::width];
+  copy_numbers(from, Vector<float>::width, numbers);
+  return Vector<float>::load(numbers);
+#endif
+}
+SHARPMAX_INLINE Vector<float> load_vector(const Half* from) {
+#if defined(__AVX512F__)
+  return {(Vector<float>::Native)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+#elif defined(__F16C__)
+  return {(Vector<float>::Native)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
+#else
+  float numbers[Vector<float>::width];
+  copy_numbers(from, Vector<float>::width, numbers);
+  return Vector<float>::load(numbers);
+#endif
+}
+
 // The lowest finite number of a type.
 template <class T> constexpr double kLowest = static_cast<double>(std::numeric_limits<T>::lowest());
 template <> constexpr double kLowest<BFloat16> = -0x1.fep127;

@@ -1,7 +1,7 @@
 // A panel: some rows of queries, side by side in the vector lanes, with their statistics.
 #pragma once
 
-#include "problem.h"
+#include "halves.h"
 
 namespace sharpmax::SHARPMAX_VARIANT {
 
@@ -36,7 +36,7 @@ template <class T> struct Panel {
   int64_t infinite[capacity]; // logits that are +inf
   bool invalid[capacity];     // NaN was seen
 
-  T* query;         // [width][row], scaled unless there is a softcap
+  T* query;         // [width][row], scaled unless there is a softcap; for products in bfloat16 pairs, [width / 2][row], not scaled
   T* logits;        // [last - first][row], or one block if only statistics are wanted
   T* peaks;         // [block][group][row]: the maxima of groups of keys
   T* output;        // [value width][row]
@@ -93,6 +93,23 @@ inline void pack_rows(
     }
     const T* from = rows_of(tensor, batch, panel.head[r], panel.row[r], 1, columns, scratch).data;
     for (int64_t c = 0; c < columns; ++c) to[c * stride + r] = factor * from[c];
+  }
+}
+
+// Packs the queries of the panel.
+template <class T> inline void pack_query(const Problem& problem, const Panel<T>& panel, int64_t batch, T* scratch) {
+  if (!problem.halves)
+    return pack_rows(
+        problem.query, panel, batch, problem.width, static_cast<T>(problem.query_factor()), scratch, panel.query);
+  const int stride = panel.stride();
+  auto* to = reinterpret_cast<uint32_t*>(panel.query);
+  for (int r = 0; r < stride; ++r) {
+    const char* from = r < panel.rows ? address(problem.query, batch, panel.head[r], panel.row[r]) : nullptr;
+    for (int64_t c = 0; c < problem.width / 2; ++c) {
+      uint32_t pair = 0;
+      if (from) std::memcpy(&pair, from + c * sizeof(pair), sizeof(pair));
+      to[c * stride + r] = pair;
+    }
   }
 }
 
@@ -203,17 +220,24 @@ template <class T> inline bool all_inside(const Panel<T>& panel, int64_t first, 
 }
 
 // Computes the logits of the panel for keys [first, first + count), ready for the softmax. Returns false, and writes nothing, if
-// no key is visible. `slopes`, unless null, takes the derivative of the softcap.
+// no key is visible. `slopes`, unless null, takes the derivative of the softcap. `halves`, unless null, are the keys in bfloat16.
 template <class T, int vectors>
 inline bool score_block(
     const Problem& problem, Panel<T>& panel, int64_t batch, Rows<T> keys, int64_t first, int count, MaskTile<T>* mask, T* tile,
-    T* slopes = nullptr) {
+    T* slopes = nullptr, Rows<BFloat16> halves = {}) {
   Sight sight = Sight::open;
   if (mask) {
     sight = read_panel_mask(problem, panel, batch, first, count, *mask);
     if (sight == Sight::closed) return false;
   }
-  multiply_keys<T, vectors>(keys, count, panel.query, problem.width, tile);
+  if constexpr (sizeof(T) == 4) {
+    if (halves.data) {
+      const auto* query = reinterpret_cast<const uint32_t*>(panel.query);
+      const float factor = static_cast<float>(problem.query_factor());
+      multiply_halves<vectors>(halves, count, query, problem.width / 2, factor, tile);
+    }
+  }
+  if (!halves.data) multiply_keys<T, vectors>(keys, count, panel.query, problem.width, tile);
   if (problem.softcap > 0) cap_logits<T, vectors>(tile, count, problem.softcap, problem.scale, slopes);
   if (sight == Sight::mixed)
     apply_mask<T, vectors>(panel, first, count, mask, tile);

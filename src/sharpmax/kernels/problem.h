@@ -42,6 +42,7 @@ struct Problem {
   const double* parameters = nullptr;
   int64_t parameter_stride = 0; // from head to head; 0 if all heads share them
   int64_t parameter_count = 0;
+  bool halves = false; // whether products are taken in bfloat16, the type of query, key and value
 
   explicit Problem(const sharpmax_problem& given)
       : batches(given.batches), query_heads(given.query_heads), key_heads(given.key_heads), queries(given.queries),

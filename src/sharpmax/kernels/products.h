@@ -3,7 +3,7 @@
 // sums need no reduction across lanes.
 #pragma once
 
-#include "vector.h"
+#include "half.h"
 
 namespace sharpmax::SHARPMAX_VARIANT {
 
@@ -32,10 +32,10 @@ template <class T, int height, int vectors> struct Tile {
   }
 
   // Adds factor(k) * line to each line k.
-  template <class Factor> SHARPMAX_INLINE void add(const T* line, Factor&& factor) {
+  template <class Number, class Factor> SHARPMAX_INLINE void add(const Number* line, Factor&& factor) {
     typename V::Native operand[vectors];
 #pragma GCC unroll 12
-    for (int v = 0; v < vectors; ++v) operand[v] = V::load(line + v * V::width).lanes;
+    for (int v = 0; v < vectors; ++v) operand[v] = load_vector(line + v * V::width).lanes;
 #pragma GCC unroll 24
     for (int k = 0; k < height; ++k) {
       const T scalar = factor(k);

@@ -21,7 +21,7 @@ using namespace sharpmax;
 #if defined(__x86_64__)
 // Whether the processor and the operating system know the instructions that the kernels are compiled for.
 struct Processor {
-  bool avx2 = false, avx512 = false;
+  bool avx2 = false, avx512 = false, bfloat16 = false;
 
   Processor() {
     unsigned a, b, c, d;
@@ -35,6 +35,7 @@ struct Processor {
     constexpr unsigned f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, all = f | dq | bw | vl;
     avx2 = (low & 0x6) == 0x6 && (b & (1u << 5));
     avx512 = avx2 && (low & 0xe6) == 0xe6 && (b & all) == all;
+    bfloat16 = avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
   }
 };
 #endif
@@ -42,16 +43,18 @@ struct Processor {
 struct Choice {
   const char* name = "baseline";
   const Kernels* kernels = &baseline::kernels;
+  bool halves = false;
 
   Choice() {
     const char* named = std::getenv("SHARPMAX_INSTRUCTIONS");
     const auto allowed = [named](const char* most) { return !named || !*named || std::strcmp(named, most) == 0; };
 #if defined(__x86_64__)
     const Processor processor;
-    if (processor.avx512 && allowed("avx512")) {
-      name = "avx512";
+    if (processor.avx512 && (allowed("avx512_bf16") || allowed("avx512"))) {
+      halves = processor.bfloat16 && allowed("avx512_bf16");
+      name = halves ? "avx512_bf16" : "avx512";
       kernels = &avx512::kernels;
-    } else if (processor.avx2 && (allowed("avx512") || allowed("avx2"))) {
+    } else if (processor.avx2 && (allowed("avx512_bf16") || allowed("avx512") || allowed("avx2"))) {
       name = "avx2";
       kernels = &avx2::kernels;
     }
@@ -100,13 +103,13 @@ bool valid(const sharpmax_problem& p, const sharpmax_upstream* upstream) {
   return rows && valid(upstream->gradient, outputs(p)) && valid(upstream->output, outputs(p));
 }
 
-// Calls function(kernels, problem) if the arguments are valid.
+// Calls function(choice, problem) if the arguments are valid.
 template <class Function> int guarded(bool is_valid, const sharpmax_problem* given, Function&& function) noexcept {
   if (!is_valid) return SHARPMAX_INVALID;
   try {
     sharpmax_problem problem = *given;
     problem.threads = threads_for(problem.threads);
-    function(*choice().kernels, problem);
+    function(choice(), problem);
   } catch (const std::bad_alloc&) {
     return SHARPMAX_NO_MEMORY;
   } catch (...) {
@@ -118,24 +121,24 @@ template <class Function> int guarded(bool is_valid, const sharpmax_problem* giv
 } // namespace
 
 int sharpmax_statistics(const sharpmax_problem* given, const sharpmax_rows* rows) {
-  return guarded(valid(given) && rows, given, [=](const Kernels& kernels, const sharpmax_problem& problem) {
-    kernels.statistics(problem, *rows);
+  return guarded(valid(given) && rows, given, [=](const Choice& made, const sharpmax_problem& problem) {
+    made.kernels->statistics(problem, *rows, made.halves);
   });
 }
 
 int sharpmax_forward(const sharpmax_problem* given, const sharpmax_policy* policy, const sharpmax_results* results) {
   const bool fine = valid(given) && valid(given->value, values(*given)) && valid(*given, policy) && results &&
       (results->output || outputs(*given) == 0);
-  return guarded(fine, given, [=](const Kernels& kernels, const sharpmax_problem& problem) {
-    kernels.forward(problem, *policy, *results);
+  return guarded(fine, given, [=](const Choice& made, const sharpmax_problem& problem) {
+    made.kernels->forward(problem, *policy, *results, made.halves);
   });
 }
 
 int sharpmax_row_gradient(
     const sharpmax_problem* given, const sharpmax_upstream* upstream, void* by_beta, void* mean, void* variance) {
   const bool fine = valid(given) && valid(*given, upstream) && ((by_beta && mean && variance) || rows_of(*given) == 0);
-  return guarded(fine, given, [=](const Kernels& kernels, const sharpmax_problem& problem) {
-    kernels.row_gradient(problem, *upstream, by_beta, mean, variance);
+  return guarded(fine, given, [=](const Choice& made, const sharpmax_problem& problem) {
+    made.kernels->row_gradient(problem, *upstream, by_beta, mean, variance);
   });
 }
 
@@ -144,8 +147,8 @@ int sharpmax_backward(
     const sharpmax_gradients* gradients) {
   const bool fine = valid(given) && valid(*given, upstream) && terms && !terms->a0 == !terms->c0 && !terms->a1 == !terms->c1 &&
       gradients;
-  return guarded(fine, given, [=](const Kernels& kernels, const sharpmax_problem& problem) {
-    kernels.backward(problem, *upstream, *terms, *gradients);
+  return guarded(fine, given, [=](const Choice& made, const sharpmax_problem& problem) {
+    made.kernels->backward(problem, *upstream, *terms, *gradients);
   });
 }
 

@@ -141,8 +141,8 @@ SHARPMAX_EXPORT int sharpmax_backward(
 /* The value of SHARPMAX_INTERFACE with which the library was compiled. */
 SHARPMAX_EXPORT int sharpmax_interface(void);
 
-/* The instruction set in use: "avx512", "avx2" or "baseline". The environment variable SHARPMAX_INSTRUCTIONS, read at the first
- * call, may name a lower one than the processor has. */
+/* The instruction set in use: "avx512_bf16", "avx512", "avx2" or "baseline". The environment variable SHARPMAX_INSTRUCTIONS, read at
+ * the first call, may name a lower one than the processor has. */
 SHARPMAX_EXPORT const char* sharpmax_instructions(void);
 
 #ifdef __cplusplus

@@ -10,10 +10,37 @@ template <class T> struct Moments {
   alignas(64) T sums[4][Panel<T>::capacity];
 };
 
-template <class T, int vectors> inline void gather_moments(const Panel<T>& panel, T threshold, Moments<T>& moments) {
+// The polynomials of 2^f for |f| <= 1/2 with relative errors of 7e-5 and 3e-6, highest power first.
+constexpr float kRough[] = {0.0551716688f, 0.242611148f, 0.693260988f, 0.999928072f};
+constexpr float kFair[] = {0.00957010188f, 0.0559178639f, 0.240247449f, 0.693121814f, 0.999999261f};
+
+// 2^x for -125 <= x <= 0 (float) or -1021 <= x <= 0 (double). The exponent is added to the bits of the polynomial, which takes
+// another unit of the processor than the products.
+template <class T, class Coefficients>
+SHARPMAX_INLINE typename Vector<T>::Native power_of_two(typename Vector<T>::Native x, const Coefficients& coefficients) {
+  using Native = typename Vector<T>::Native;
+  constexpr int mantissa = PowerOfTwo<T>::mantissa;
+  constexpr T shift = PowerOfTwo<T>::shift - (sizeof(T) == 8 ? T(1023) : T(127)); // rounds to an integer in the low bits
+  const Native rounded = x + shift, f = x - (rounded - shift);
+  Native p = coefficients[0] - Native{};
+  for (size_t k = 1; k < std::size(coefficients); ++k) p = p * f + coefficients[k];
+  return (Native)((Bits<T>)p + ((Bits<T>)rounded << mantissa));
+}
+
+// Sums the moments of all rows at their factors. `coefficients` are those of 2^f.
+template <class T, int vectors, class Coefficients>
+inline void gather_moments(const Panel<T>& panel, T threshold, const Coefficients& coefficients, Moments<T>& moments) {
   using V = Vector<T>;
+  using Native = typename V::Native;
   constexpr int rows = vectors * V::width;
-  std::memset(moments.sums, 0, sizeof(moments.sums));
+  constexpr T log2e = static_cast<T>(1.44269504088896340736), least = sizeof(T) == 8 ? T(-1021) : T(-125);
+  Native anchor[vectors], factor[vectors], farthest[vectors], sums[vectors][4];
+  for (int v = 0; v < vectors; ++v) {
+    anchor[v] = V::load(panel.anchor + v * V::width).lanes;
+    factor[v] = V::load(panel.factor + v * V::width).lanes * log2e;
+    farthest[v] = least / factor[v]; // where hidden keys are put: their weights are lost in rounding
+    for (int k = 0; k < 4; ++k) sums[v][k] = Native{};
+  }
   for (int64_t start = panel.first / kBlock * kBlock; start < panel.last; start += kBlock) {
     const int64_t from = std::max(start, panel.first), to = std::min(start + kBlock, panel.last);
     const T* peaks = panel.peaks + start / kBlock * kGroups * rows;
@@ -21,21 +48,35 @@ template <class T, int vectors> inline void gather_moments(const Panel<T>& panel
       if (!group_matters<T, vectors>(panel, peaks, threshold)) continue;
       const T* tile = panel.logits + (key - panel.first) * rows;
       const int count = static_cast<int>(std::min<int64_t>(kGroup, to - key));
+#pragma GCC unroll 3
       for (int v = 0; v < vectors; ++v) {
-        const int at = v * V::width;
-        const V anchor = V::load(panel.anchor + at), factor = V::load(panel.factor + at);
-        V part[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
+        Native part[4] = {};
         for (int n = 0; n < count; ++n) {
-          // The distance of a hidden key does not matter, if its weight times a power of the distance is zero.
-          const V distance = larger(V::splat(T(-1e9)), V::load(tile + n * rows + at) - anchor);
-          V term = exp_nonpositive(factor * distance);
-#pragma GCC unroll 4
-          for (int k = 0; k < 4; ++k, term = term * distance) part[k] += term;
+          const V gap{V::load(tile + n * rows + v * V::width).lanes - anchor[v]};
+          const Native distance = larger(V{farthest[v]}, gap).lanes;
+          const Native weight = power_of_two<T>(factor[v] * distance, coefficients);
+          const Native first = weight * distance, second = first * distance;
+          part[0] += weight;
+          part[1] += first;
+          part[2] += second;
+          part[3] += second * distance;
         }
-        for (int k = 0; k < 4; ++k) (V::load(moments.sums[k] + at) + part[k]).store(moments.sums[k] + at);
+        for (int k = 0; k < 4; ++k) sums[v][k] += part[k];
       }
     }
   }
+  for (int v = 0; v < vectors; ++v)
+    for (int k = 0; k < 4; ++k) V{sums[v][k]}.store(moments.sums[k] + v * V::width);
+}
+
+// The same with the precision that a round of the solver needs: the first one only has to come close.
+template <class T, int vectors> inline void gather_moments(const Panel<T>& panel, T threshold, bool rough, Moments<T>& moments) {
+  if constexpr (sizeof(T) == 8)
+    gather_moments<T, vectors>(panel, threshold, PowerOfTwo<T>::coefficients, moments);
+  else if (rough)
+    gather_moments<T, vectors>(panel, threshold, kRough, moments);
+  else
+    gather_moments<T, vectors>(panel, threshold, kFair, moments);
 }
 
 // Solves for t = log beta by Halley's method inside a bracket. With V the variance and K the third central moment of the logits,
@@ -73,7 +114,8 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
       panel.factor[r] = static_cast<T>(std::exp(guess[r]));
       if (!searching[r]) panel.anchor[r] = std::numeric_limits<T>::max() / 4;
     }
-    gather_moments<T, vectors>(panel, threshold, moments);
+    const bool rough = round == 0 && sizeof(T) == 4;
+    gather_moments<T, vectors>(panel, threshold, rough, moments);
     for (int r = 0; r < panel.rows; ++r) {
       panel.anchor[r] = anchors[r];
       if (!searching[r]) continue;
@@ -92,15 +134,17 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
       const double variance = std::max(square - mean * mean, 0.);
       const double skew = cube - 3 * mean * square + 2 * mean * mean * mean;
       const double excess = std::log(sums[0]) - beta * mean - target;
-      (excess > 0 ? low : high)[r] = guess[r];
-      limit_tried[r] |= excess <= 0 || guess[r] == high[r];
+      if (!rough || std::abs(excess) > 1e-3) { // a rough entropy does not tell on which side of the solution it is
+        (excess > 0 ? low : high)[r] = guess[r];
+        limit_tried[r] |= excess <= 0 || guess[r] == high[r];
+      }
       const double slope = -beta * beta * variance;
       const double bend = 2 * slope - beta * beta * beta * skew;
       const double newton = -excess / slope;
       const double damping = std::clamp(1 + 0.5 * newton * bend / slope, 0.5, 2.);
       const double step = newton / damping;
       double next = guess[r] + step;
-      bool settled = std::abs(excess) <= tolerance || high[r] - low[r] < 1e-7;
+      bool settled = !rough && (std::abs(excess) <= tolerance || high[r] - low[r] < 1e-7);
       if (settled) {
         next = guess[r];
       } else if (!(next > low[r] && next < high[r])) {
@@ -111,7 +155,7 @@ template <class T, int vectors> inline void meet_entropy_target(const Problem& p
         // Halley's error is of the third order, and the third derivative is at most a few times the others. If the error is
         // negligible, this step is the last, and its result needs no check.
         const double error = 4 * (std::abs(slope) + std::abs(bend)) * std::abs(step * step * step);
-        settled = error < 2 * tolerance;
+        settled = error < 2 * tolerance && !rough;
       }
       guess[r] = next;
       if (settled) {

@@ -2,7 +2,7 @@
 #include "variant.h"
 
 #include "backward.h"
-#include "decode.h"
+#include "split.h"
 
 namespace sharpmax::SHARPMAX_VARIANT {
 namespace {
@@ -19,10 +19,13 @@ template <class T> int panels_for(const Problem& problem) {
   return static_cast<int>(std::clamp<int64_t>(panels / (4 * problem.threads), 1, fitting));
 }
 
-template <class T> void attend(const Problem& problem, const void* beta, const Results<T>& results) {
+template <class T> void attend(Problem& problem, const void* beta, const Results<T>& results) {
   const T* given = problem.policy == Policy::given ? static_cast<const T*>(beta) : nullptr;
+  if constexpr (sizeof(T) == 4) problem.halves = problem.halves && suits_halves(problem, given);
   if (suits_decoding<T>(problem))
     Decoding<T>{problem, given, results}.run();
+  else if (const int64_t parts = parts_for<T>(problem); parts > 1)
+    Split<T>{problem, given, results, parts}.run();
   else
     attend_panels<T>(problem, given, panels_for<T>(problem), results);
 }
@@ -42,14 +45,16 @@ template <class Function> void with_row_type(const Problem& problem, Function&& 
   problem.query.scalar == Scalar::float64 ? function(0.) : function(0.f);
 }
 
-void statistics(const sharpmax_problem& given, const sharpmax_rows& rows) {
+void statistics(const sharpmax_problem& given, const sharpmax_rows& rows, bool halves) {
   Problem problem(given);
+  problem.halves = halves;
   problem.value_width = 0;
   with_row_type(problem, [&](auto zero) { attend(problem, nullptr, results_of<decltype(zero)>(rows)); });
 }
 
-void forward(const sharpmax_problem& given, const sharpmax_policy& policy, const sharpmax_results& results) {
+void forward(const sharpmax_problem& given, const sharpmax_policy& policy, const sharpmax_results& results, bool halves) {
   Problem problem(given);
+  problem.halves = halves;
   problem.policy = static_cast<Policy>(policy.form);
   problem.parameters = policy.parameters;
   problem.parameter_count = policy.columns;
