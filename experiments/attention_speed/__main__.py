@@ -1,7 +1,8 @@
-"""Run the experiment: `python -m experiments.attention_speed run|tables|figures|compile`."""
+"""Run it: `python -m experiments.attention_speed run|tables|figures|compile|overhead`."""
 
 from experiments.attention_speed.compilation import compile_kernels
 from experiments.attention_speed.figures import figures
+from experiments.attention_speed.overhead import overhead
 from experiments.attention_speed.run import run
 from experiments.attention_speed.tables import pages, tables
 from experiments.common.command import application, main
@@ -15,6 +16,7 @@ app = application(
     pages=pages,
 )
 app.command("compile")(compile_kernels)
+app.command("overhead")(overhead)
 
 if __name__ == "__main__":
     main(app)

@@ -159,9 +159,7 @@ def test_length_is_what_a_row_may_see(impl: str) -> None:
     )
     key = torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0))
     query = query + 1.0
-    weights = run(
-        query, key, value, policy=LogLength(), is_causal=True, impl=impl, scale=0.1
-    )
+    weights = run(query, key, value, policy=LogLength(), is_causal=True, impl=impl, scale=0.1)
     for row in (5, 40, 63):
         logits = 0.1 * (query[0, 0, row] @ key[0, 0, : row + 1].T)
         expected = torch.softmax(logits * torch.log(torch.tensor(row + 1.0)), dim=-1)

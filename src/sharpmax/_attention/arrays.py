@@ -60,7 +60,7 @@ def attention(
     return_statistics: bool,
     alignment: str,
     sink_role: str,
-    detach_temperature: bool,
+    _detach_temperature: bool,
     normaliser: object,
 ) -> Array | tuple[Array, RowStatistics]:
     """Serve `sharpmax.attention` of arrays."""
@@ -77,10 +77,9 @@ def attention(
         alignment, sink_role,
     )  # fmt: skip
     _prepare(impl)
-    output, statistics = _attend(problem, policy.current(), return_statistics)
+    output, statistics = _attend(problem, policy.current())
     if not return_statistics:
         return problem.unfold(output)
-    assert statistics is not None
     return problem.unfold(output), RowStatistics(*map(problem.unfold, statistics))
 
 
@@ -110,7 +109,7 @@ def attention_statistics(
 # Policies.
 
 
-def _attend(problem: _Problem, policy: Policy, measured: bool) -> tuple[Array, Any]:
+def _attend(problem: _Problem, policy: Policy) -> tuple[Array, RowStatistics]:
     heads = problem.query.shape[1]
     policy.check_heads(heads)
     found = policy.kernel_form()
@@ -130,9 +129,7 @@ def _attend(problem: _Problem, policy: Policy, measured: bool) -> tuple[Array, A
     return output, statistics
 
 
-def _forward(
-    problem: _Problem, form: Form, table: Array, beta: Array | None
-) -> tuple[Array, ...]:
+def _forward(problem: _Problem, form: Form, table: Array, beta: Array | None) -> tuple[Array, ...]:
     """Output, maximum, mass, moment, count, beta, log-mass."""
     query, key, value, mask, sink, settings, _ = problem
     width = 0 if value is None else value.shape[3]
@@ -155,7 +152,8 @@ def _temper(problem: _Problem, beta: Array) -> tuple[Array, Array]:
     """Entropy and variance of all rows at the inverse temperature beta, for `needs_logits`."""
     sink = problem.sink if problem.settings.sink_counted else None
     problem = problem._replace(value=None, sink=sink)
-    beta = np.ascontiguousarray(np.broadcast_to(beta, problem.query.shape[:3]), problem.rows().dtype)
+    beta = np.broadcast_to(beta, problem.query.shape[:3])
+    beta = np.ascontiguousarray(beta, _row_dtype(problem.query))
     output, maximum, _, _, count, _, logmass = _forward(problem, Form.GIVEN, _NO_COLUMNS, beta)
     by_beta, mean, variance = problem.rows(), problem.rows(), problem.rows()
     inputs = problem.query, problem.key, None, problem.mask, sink

@@ -25,17 +25,16 @@ Implementation = Literal["auto", "reference", "composed", "cpu", "triton"]
 
 Values = TypeVar("Values", "Tensor", "np.ndarray[Any, Any]")
 
-_tensors: Any = None
+_loaded: dict[str, Any] = {}
 """The module that serves tensors, once there are some."""
 
 
 def load_tensors() -> Any:
     """Import what serves tensors."""
-    global _tensors
-    if _tensors is None:
+    if "api" not in _loaded:
         require("torch", extra="torch", what="attention of anything but NumPy arrays")
-        _tensors = importlib.import_module("sharpmax._attention.api")
-    return _tensors
+        _loaded["api"] = importlib.import_module("sharpmax._attention.api")
+    return _loaded["api"]
 
 
 @overload
@@ -172,7 +171,7 @@ def attention(
     if isinstance(query, np.ndarray):
         serve = arrays.attention
     else:
-        serve = (_tensors or load_tensors()).attention
+        serve = (_loaded.get("api") or load_tensors()).attention
     return serve(
         query,
         key,
@@ -234,7 +233,7 @@ def attention_statistics(
     if isinstance(query, np.ndarray):
         serve = arrays.attention_statistics
     else:
-        serve = (_tensors or load_tensors()).attention_statistics
+        serve = (_loaded.get("api") or load_tensors()).attention_statistics
     measured: RowStatistics = serve(
         query,
         key,

@@ -45,8 +45,10 @@ def attend(
     """
     table = table_of(policy, problem.query.shape[1]) if hasattr(implementation, "fused") else None
     if table is not None:
-        output, statistics = implementation.fused(problem, *table, detach_temperature)
-        policy.check_statistics(statistics)
+        read = measured or type(policy).check_statistics is not Policy.check_statistics
+        output, statistics = implementation.fused(problem, *table, detach_temperature, read)
+        if statistics is not None:
+            policy.check_statistics(statistics)
         return output, statistics
     policy.check_heads(problem.query.shape[1])
     if not measured:

@@ -7,6 +7,7 @@ arrays, and results that it has allocated; this module packs the structs of the 
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ __all__ = [
     "failure",
     "forward",
     "load",
+    "packed_forward",
     "row_gradient",
     "statistics",
     "unavailable",
@@ -89,12 +91,28 @@ def forward(
         policy: the number of the form, its parameters [heads or 1, columns] in float64, and beta.
         results: output, maximum, mass, moment, count, beta, log-mass; None for what is not wanted.
     """
+    _raise(packed_forward(framework, inputs, settings, policy, results)())
+
+
+def packed_forward(
+    framework: Framework,
+    inputs: tuple[Any, ...],
+    settings: Any,
+    policy: tuple[int, Any, Any],
+    results: tuple[Any, ...],
+) -> Callable[[], int]:
+    """Return the call of the kernel that `forward` makes; it returns a status.
+
+    It does not keep the arrays alive.
+    """
     form, parameters, beta = policy
     address = framework.address
     heads, columns = parameters.shape
     packed = _POLICY(form, columns, columns if heads > 1 else 0, address(parameters), address(beta))
     problem = _problem(framework, settings, *inputs)
-    _raise(load().sharpmax_forward(problem, packed, _RESULTS(*map(address, results))))
+    return functools.partial(
+        load().sharpmax_forward, problem, packed, _RESULTS(*map(address, results))
+    )
 
 
 def row_gradient(

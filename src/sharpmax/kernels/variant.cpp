@@ -21,7 +21,10 @@ template <class T> int panels_for(const Problem& problem) {
 
 template <class T> void attend(Problem& problem, const void* beta, const Results<T>& results) {
   const T* given = problem.policy == Policy::given ? static_cast<const T*>(beta) : nullptr;
-  if constexpr (sizeof(T) == 4) problem.halves = problem.halves && suits_halves(problem, given);
+  if constexpr (sizeof(T) == 4)
+    problem.halves = problem.halves && suits_halves(problem, given);
+  else
+    problem.halves = false;
   if (suits_decoding<T>(problem))
     Decoding<T>{problem, given, results}.run();
   else if (const int64_t parts = parts_for<T>(problem); parts > 1)

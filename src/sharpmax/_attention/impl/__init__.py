@@ -19,9 +19,9 @@ Python works with all of them, gradients included. Five more functions are optio
         `needs_logits` need it.
     count(problem) -> Tensor | None
         How many keys each row sees, for policies that read no more; None if `measure` costs less.
-    fused(problem, form, table, detach_temperature) -> (output, statistics)
+    fused(problem, form, table, detach_temperature, measured) -> (output, statistics or None)
         The composition in one pass, for policies with a `kernel_form`. `table` holds its columns,
-        [heads or 1, columns].
+        [heads or 1, columns]. The statistics may be None unless `measured`.
     held(problem) -> object with `measure`, `temper` and `attend`, or None
         The same functions for this one problem, which share what they have in common, such as the
         logits of a few rows.

@@ -55,7 +55,7 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-_TORCH = kernels.Framework(
+TORCH = kernels.Framework(
     {getattr(torch, name): number for name, number in kernels.TYPES.items()},
     _described,
     _address,
@@ -127,8 +127,26 @@ def attention_now(
     """Run the kernel on tensors that hold numbers."""
     results = _attention_fake(query, key, value)
     policy = form, parameters.contiguous(), _contiguous(beta)
-    kernels.forward(_TORCH, _inputs(query, key, value, mask, sink), settings, policy, results)
+    kernels.forward(TORCH, _inputs(query, key, value, mask, sink), settings, policy, results)
     return results
+
+
+def output_now(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    sink: Tensor | None,
+    parameters: Tensor,
+    form: int,
+    settings: tuple[float, ...],
+) -> Tensor:
+    """Run the kernel on tensors that hold numbers, for the output alone."""
+    output = query.new_empty(*query.shape[:3], value.shape[3])
+    policy = form, parameters.contiguous(), None
+    results = output, None, None, None, None, None, None
+    kernels.forward(TORCH, _inputs(query, key, value, mask, sink), settings, policy, results)
+    return output
 
 
 def _attention_fake(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, ...]:
@@ -141,7 +159,7 @@ def _row_gradient(*arguments: Any) -> tuple[Tensor, ...]:
     gradient, of_logmass, *inputs = arguments[:7]
     upstream = _upstream(gradient, of_logmass, *arguments[7:11])
     results = _statistics_fake(inputs[0])[:3]
-    kernels.row_gradient(_TORCH, _inputs(*inputs), arguments[11:], upstream, results)
+    kernels.row_gradient(TORCH, _inputs(*inputs), arguments[11:], upstream, results)
     return results
 
 
@@ -159,7 +177,7 @@ def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
     by_mask = torch.empty(*query.shape[:3], key.shape[2], dtype=wide) if mask_gradient else None
     by_sink = None if sink is None else torch.empty(sink.shape, dtype=wide)
     kernels.backward(
-        _TORCH, _inputs(*inputs), arguments[16:], upstream, terms, (*results, by_mask, by_sink)
+        TORCH, _inputs(*inputs), arguments[16:], upstream, terms, (*results, by_mask, by_sink)
     )
     nothing = query.new_empty(0)
     by_mask = nothing if by_mask is None else by_mask.to(wide if mask is None else mask.dtype)
@@ -227,7 +245,7 @@ def statistics_now(
     """Run the kernel on tensors that hold numbers."""
     results = _statistics_fake(query)
     inputs = _readable(query), _readable(key), mask, _sink(query, sink)
-    kernels.statistics(_TORCH, inputs, settings, results)
+    kernels.statistics(TORCH, inputs, settings, results)
     return results
 
 

@@ -59,9 +59,22 @@ def attend(
 
 
 def fused(
-    problem: Problem, form: Form, table: Tensor, detach_temperature: bool
-) -> tuple[Tensor, RowStatistics]:
+    problem: Problem, form: Form, table: Tensor, detach_temperature: bool, measured: bool
+) -> tuple[Tensor, RowStatistics | None]:
     """Measure and attend in one pass, at the temperature of a closed form."""
+    if not measured and _is_plain(problem, table):
+        assert problem.value is not None
+        output = _operators.output_now(
+            problem.query,
+            problem.key,
+            problem.value,
+            problem.attn_mask,
+            problem.sink,
+            table,
+            int(form),
+            _settings(problem),
+        )
+        return output, None
     output, *statistics = _attention(problem, None, form, table, detach_temperature)[:5]
     return output, RowStatistics(*statistics)
 
@@ -70,7 +83,8 @@ def _attention(
     problem: Problem, beta: Tensor | None, form: Form, table: Tensor, detach_temperature: bool
 ) -> tuple[Tensor, ...]:
     assert problem.value is not None
-    operator = _operators.attention_now if _is_plain(problem) else _operators.attention
+    plain = _is_plain(problem, table, beta)
+    operator = _operators.attention_now if plain else _operators.attention
     results: tuple[Tensor, ...] = operator(
         problem.query,
         problem.key,
@@ -92,21 +106,31 @@ def _logits(problem: Problem) -> tuple[Tensor, Tensor, Tensor | None, Tensor | N
     return problem.query, problem.key, problem.attn_mask, sink
 
 
-def _is_plain(problem: Problem) -> bool:
+def _is_plain(problem: Problem, *others: Tensor | None) -> bool:
     """Whether nothing observes the call: no gradient, compilation, transform or mode.
 
     Then the kernels are called directly: the dispatcher takes longer than a short decoding step.
     """
     if (
         torch.compiler.is_compiling()
-        or torch.is_grad_enabled()
         or torch._C._functorch.maybe_current_level() is not None
         or torch._C._len_torch_dispatch_stack()
     ):
         return False
-    tensors = (problem.query, problem.key, problem.value, problem.attn_mask, problem.sink)
-    # A subclass wants to see the call, and a negated view keeps its sign apart from its numbers.
-    return all(t is None or (type(t) is Tensor and not t.is_neg()) for t in tensors)
+    recorded = torch.is_grad_enabled()
+    for tensor in (
+        problem.query, problem.key, problem.value, problem.attn_mask, problem.sink, *others
+    ):  # fmt: skip
+        # A subclass wants to see the call, and a negated view keeps its sign apart from its
+        # numbers.
+        if tensor is None:
+            continue
+        if type(tensor) not in _PLAIN or tensor.is_neg() or (recorded and tensor.requires_grad):
+            return False
+    return True
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _settings(problem: Problem) -> tuple[float, float, int, int, int, bool]:
