@@ -1,7 +1,8 @@
-"""Run the experiment: `python -m experiments.attention_speed run|tables|figures|compile`."""
+"""Run the experiment: `python -m experiments.attention_speed run|tables|figures|compile|roofline`."""
 
 from experiments.attention_speed.compilation import compile_kernels
 from experiments.attention_speed.figures import figures
+from experiments.attention_speed.roofline import roofline
 from experiments.attention_speed.run import run
 from experiments.attention_speed.tables import pages, tables
 from experiments.common.command import application, main
@@ -15,6 +16,7 @@ app = application(
     pages=pages,
 )
 app.command("compile")(compile_kernels)
+app.command("roofline")(roofline)
 
 if __name__ == "__main__":
     main(app)
