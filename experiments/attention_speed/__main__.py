@@ -1,4 +1,4 @@
-"""Run the experiment: `python -m experiments.attention_speed run|tables|figures|compile|roofline`."""
+"""Run the experiment: `python -m experiments.attention_speed run`, or another of its verbs."""
 
 from experiments.attention_speed.compilation import compile_kernels
 from experiments.attention_speed.figures import figures

@@ -135,6 +135,10 @@ HEADS, KEY_HEADS = 32, 8
 def planned(device: Device) -> Iterator[list[Launch]]:
     """Let operators lay out launches for a device, on tensors without memory; none runs."""
     found: list[Launch] = []
+
+    def record(launch: Launch) -> None:
+        found.append(launch)
+
     with ExitStack() as stack:
         for name, value in (
             ("architecture_of", lambda _: device.architecture),
@@ -142,7 +146,7 @@ def planned(device: Device) -> Iterator[list[Launch]]:
             ("interpreted", lambda: False),
         ):
             stack.enter_context(mock.patch.object(launching, name, value))
-        stack.enter_context(mock.patch.object(Launch, "run", lambda each: found.append(each)))
+        stack.enter_context(mock.patch.object(Launch, "run", record))
         yield found
 
 
@@ -278,8 +282,8 @@ def table(result: dict[str, Any]) -> Table:
         ],
         rows,
         title="Predicted, relative to FlashAttention-2",
-        caption="Nothing here was measured. bfloat16, 32 query heads, 8 key heads; causal over 8,192"
-        " tokens, or one query over 32,768 keys. A range spans the devices."
+        caption="Nothing here was measured. bfloat16, 32 query heads, 8 key heads; causal over"
+        " 8,192 tokens, or one query over 32,768 keys. A range spans the devices."
         f" Written by `{result['command']}`.",
     )
 

@@ -128,7 +128,7 @@ def _bytes(launch: Launch, seen: int) -> tuple[int, int]:
     peaks = 4 * _blocks(seen, launch.tile.keys)
     if launch.kernel == "measure":
         kept = logits + (peaks if scores == "write" or constants["PACKED"] else 0)
-        read = rows * kept if scores == "read" else of_query + of_key
+        read = of_query + (rows * kept if scores == "read" else of_key)
         read += number * rows * constants["TEMPERED"]
         columns = 4 + constants["TEMPERED"] + constants["TIED"]
         written = number * rows * splits * columns + (rows * kept if scores == "write" else 0)

@@ -57,6 +57,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
 
     wrap("create_dot", dot)
     wrap("create_exp", exp)
+    wrap("create_exp2", exp)
     wrap("create_masked_load", lambda pointers, mask, *_: touch("read", pointers, mask))
     wrap("create_masked_store", lambda pointers, _, mask, *__: touch("written", pointers, mask))
     found: Counted = []
@@ -156,9 +157,7 @@ def test_a_launch_takes_as_long_as_its_slowest_resource() -> None:
     assert device.seconds(Work(100, 20, 20, 10)) == 3.0
 
 
-def test_the_command_writes_predictions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_predictions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(app, ["roofline", "--output", str(tmp_path)])
     assert exit_.value.code == 0
