@@ -127,6 +127,23 @@ def test_an_entropy_target_measures_kept_logits_again(counted: Counted) -> None:
 
 
 @interpreted
+@pytest.mark.parametrize("queries", [1, 40], ids=["decode", "many"])
+def test_values_without_weight_are_not_multiplied(queries: int, counted: Counted) -> None:
+    # All rows have their weight in the first of five blocks.
+    key = torch.zeros(1, 1, 300, 16)
+    key[..., :8, 0] = 40.0
+    query = torch.zeros(1, 1, queries, 16)
+    query[..., 0] = 4.0
+    sharpmax.attention(query, key, key, policy=MILD, impl="triton")
+    (_, attend, _) = counted
+    launch, work = attend
+    tile, width = launch.tile, launch.constants["BLOCK_V"]
+    skipped = 4 * 2 * tile.rows * tile.keys * width
+    assert work.operations == of_launch(launch).operations - skipped
+    assert of_launch(launch).read - work.read >= (300 - tile.keys) * 16 * 4
+
+
+@interpreted
 @pytest.mark.parametrize("name", ["prefill", "training", "decode", "prefill, LogLength"])
 def test_launches_are_those_of_a_call(name: str, counted: Counted) -> None:
     workload = next(each for each in roofline.WORKLOADS if each.name == name and each.width == 64)
