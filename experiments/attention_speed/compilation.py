@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -323,6 +324,7 @@ def compile_kernels(
 def table(result: dict[str, Any]) -> Table:
     """Return one row per architecture and kernel: the largest figures over all configurations."""
     rows = []
+    every = Counter((each.architecture, each.kernel) for each in configurations())
     for architecture, kernel in itertools.product(ARCHITECTURES, VARIANTS):
         records = [
             record
@@ -338,7 +340,7 @@ def table(result: dict[str, Any]) -> Table:
             [
                 architecture,
                 f"`{kernel}`",
-                str(len(records)),
+                f"{len(records)} of {every[architecture, kernel]}",
                 str(max(record["registers"] for record in records)),
                 str(sum(record["spills"] > 0 for record in records)),
                 f"{most / 1024:.0f} of {SHARED[architecture] // 1024}",
@@ -348,7 +350,7 @@ def table(result: dict[str, Any]) -> Table:
     header = [
         "architecture",
         "kernel",
-        "configurations",
+        "compiled",
         "most registers",
         "that spill",
         "most shared memory, KiB",

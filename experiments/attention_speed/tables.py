@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.attention_speed import compilation, roofline
 from experiments.attention_speed.workloads import KINDS
 from experiments.common.timing import machine_line, read_benchmark, verdict
 from sharpmax.report._page.tables import Table
@@ -36,7 +37,7 @@ def tables(results: Path) -> dict[str, str]:
     """Return the tables that documents may ask for, as far as a run has what they show.
 
     Args:
-        results: Folder of `benchmark.json` and `profile.json`.
+        results: Folder of `benchmark.json`, `profile.json`, `compilation.json`, `roofline.json`.
 
     Returns:
         Markdown by name.
@@ -48,6 +49,10 @@ def tables(results: Path) -> dict[str, str]:
         found["attention-comparison"] = comparison_table(benchmark)
     if profile := _read(results / "profile.json"):
         found["attention-profile"] = profile_table(profile)
+    if compiled := _read(results / "compilation.json"):
+        found["attention-compilation"] = compilation.table(compiled)
+    if predicted := _read(results / "roofline.json"):
+        found["attention-roofline"] = roofline.table(predicted)
     return {name: table.to_markdown() for name, table in found.items()}
 
 
