@@ -59,8 +59,11 @@ def plain_attention(device: str) -> Callable[..., Tensor]:
     if device == "cpu":
         return F.scaled_dot_product_attention
 
+    attention: Any = F.scaled_dot_product_attention
+
     def flash(*tensors: Tensor, **options: Any) -> Tensor:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(*tensors, **options)
+            found: Tensor = attention(*tensors, **options)
+            return found
 
     return flash
