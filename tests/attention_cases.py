@@ -127,14 +127,21 @@ def implementations(*without: str) -> pytest.MarkDecorator:
 every_impl = implementations()
 """Every implementation, those to come included."""
 
-every_impl_and_policy = pytest.mark.parametrize(
-    ("impl", "policy"),
-    [
-        _parameter(impl, policy)
-        for impl in EVERY
-        for policy in (FEW_POLICIES if impl in INTERPRETED else POLICIES)
-    ],
-)
+
+def implementations_and_policies(*without: str) -> pytest.MarkDecorator:
+    """Parametrise a test by `impl` and `policy`: all policies, or a few if they are interpreted."""
+    return pytest.mark.parametrize(
+        ("impl", "policy"),
+        [
+            _parameter(impl, policy)
+            for impl in EVERY
+            if impl not in without
+            for policy in (FEW_POLICIES if impl in INTERPRETED else POLICIES)
+        ],
+    )
+
+
+every_impl_and_policy = implementations_and_policies()
 
 
 def examples(impl: str, count: int) -> settings:

@@ -1,8 +1,9 @@
-"""Run it: `python -m experiments.attention_speed run|tables|figures|compile|overhead`."""
+"""Run the experiment: `python -m experiments.attention_speed run`, or another of its verbs."""
 
 from experiments.attention_speed.compilation import compile_kernels
 from experiments.attention_speed.figures import figures
 from experiments.attention_speed.overhead import overhead
+from experiments.attention_speed.roofline import roofline
 from experiments.attention_speed.run import run
 from experiments.attention_speed.tables import pages, tables
 from experiments.common.command import application, main
@@ -17,6 +18,7 @@ app = application(
 )
 app.command("compile")(compile_kernels)
 app.command("overhead")(overhead)
+app.command("roofline")(roofline)
 
 if __name__ == "__main__":
     main(app)

@@ -1,8 +1,8 @@
 """Measure the time of `sharpmax.attention` as a ratio to PyTorch's attention, and its memory.
 
 Workloads over the same inputs are timed in turn with `scaled_dot_product_attention` on these
-inputs. The kernels are those of `impl="cpu"`, by name: where they cannot run, the benchmark says
-why and stops.
+inputs. The kernels are those of `impl="cpu"`, or `impl="triton"` on a GPU, by name: where they
+cannot run, the benchmark says why and stops.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.attention_speed.device import finished, plain_attention
 from experiments.attention_speed.inputs import Inputs, Sample, make_inputs, sample_rows
 from experiments.attention_speed.memory import extra_memory
 from experiments.attention_speed.peers import (
@@ -29,10 +29,9 @@ from experiments.common.memory import measure_apart
 from experiments.common.timing import Step, Timing, interleave, thread_count
 from sharpmax import attention, attention_statistics
 
-__all__ = ["BASELINE", "OURS", "QUICK", "Settings", "plan"]
+__all__ = ["BASELINE", "QUICK", "Settings", "plan"]
 
 BASELINE = "scaled_dot_product_attention"
-OURS = "sharpmax cpu"
 
 MEMORY_TARGET, MEMORY_LENGTH = 8.0, 16384
 """Largest number of MiB per thread at this many keys; in proportion at others."""
@@ -40,8 +39,8 @@ MEMORY_TARGET, MEMORY_LENGTH = 8.0, 16384
 SHARP_WEIGHT = 0.99
 """Least weight of one key in every sharp row after sharpening."""
 
-TOLERANCE = 0.02
-"""Largest difference of an output from the mathematics. Both are in single precision, and beta
+TOLERANCE = {"float32": 0.02, "bfloat16": 0.06}
+"""Largest difference of an output from the mathematics, which is in single precision. Beta
 multiplies logits of about ten by up to a hundred. This finds mistakes; the tests check accuracy."""
 
 
@@ -55,6 +54,9 @@ class Settings:
         least: Smallest number of timed rounds per call.
         seed: Seed of the inputs.
         memory_lengths: Numbers of keys at which memory is measured.
+        device: Where to run.
+        impl: The implementation of `sharpmax.attention`.
+        dtype: That of the inputs.
     """
 
     threads: tuple[int, ...] = (1, 2)
@@ -62,6 +64,14 @@ class Settings:
     least: int = 3
     seed: int = 0
     memory_lengths: tuple[int, ...] = (MEMORY_LENGTH, 2 * MEMORY_LENGTH)
+    device: str = "cpu"
+    impl: str = "cpu"
+    dtype: str = "float32"
+
+    @property
+    def ours(self) -> str:
+        """The name of the implementation in records."""
+        return f"sharpmax {self.impl}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, with the policies."""
@@ -69,7 +79,7 @@ class Settings:
             character: {name: policy.to_dict() for name, policy in by_name.items()}
             for character, by_name in POLICIES.items()
         }
-        return {**vars(self), "dtype": "float32", "policies": policies}
+        return {**vars(self), "policies": policies}
 
 
 QUICK = Settings(threads=(1,), seconds=0.05, memory_lengths=(1024,))
@@ -100,7 +110,7 @@ def plan(workloads: Sequence[Workload], settings: Settings) -> dict[str, Step]:
         size = f"{shape.queries:,} x {shape.keys:,}, width {shape.width}"
         mask = "causal" if shape.is_causal else "full"
         steps[f"{kinds}: {size}, {mask}"] = partial(_time_group, group, settings)
-    for length, name in itertools.product(settings.memory_lengths, (OURS, BASELINE)):
+    for length, name in itertools.product(settings.memory_lengths, (settings.ours, BASELINE)):
         steps[f"memory: {name}, {length:,} keys"] = partial(_memory, name, length, settings)
     return steps
 
@@ -109,7 +119,7 @@ def _time_group(
     workloads: Sequence[Workload], settings: Settings
 ) -> dict[str, list[dict[str, Any]]]:
     """Time workloads over the same inputs, at every number of threads."""
-    inputs = make_inputs(workloads[0].shape, settings.seed)
+    inputs = make_inputs(workloads[0].shape, settings.seed).rounded(settings.dtype)
     samples = {
         workload: sample_rows(inputs, POLICIES[inputs.shape.character][workload.policy])
         for workload in workloads
@@ -127,7 +137,9 @@ def _time_group(
         to_check = samples if threads == settings.threads[0] else {}
         with thread_count(threads):
             timing = _time(workloads, inputs, to_check, settings)
-        records += [_record(each, timing, threads, samples.get(each)) for each in workloads]
+        records += [
+            _record(each, timing, threads, samples.get(each), settings.ours) for each in workloads
+        ]
     return {"records": records}
 
 
@@ -142,33 +154,40 @@ def _time(
     if any(workload.method in COMPILED for workload in workloads):
         # Code is compiled for a number of threads.
         torch.compiler.reset()
+    inputs = inputs.to(settings.device, settings.dtype)
     tensors = tuple(
         tensor.detach().requires_grad_(backward)
         for tensor in (inputs.query, inputs.key, inputs.value)
     )
     upstream = torch.randn(inputs.query.shape, generator=torch.Generator().manual_seed(1))
+    upstream = upstream.to(inputs.query)
     shape: dict[str, Any] = {"is_causal": inputs.shape.is_causal, "enable_gqa": inputs.group > 1}
 
     def on_inputs(function: Callable[..., Any]) -> Callable[[], object]:
         if not backward:
-            return lambda: function(*tensors)
-        return lambda: torch.autograd.grad(function(*tensors), tensors, upstream)
+            return finished(lambda: function(*tensors), settings.device)
+        return finished(
+            lambda: torch.autograd.grad(function(*tensors), tensors, upstream), settings.device
+        )
 
-    calls = {BASELINE: on_inputs(partial(F.scaled_dot_product_attention, **shape))}
+    calls = {BASELINE: on_inputs(partial(plain_attention(settings.device), **shape))}
     with torch.set_grad_enabled(backward):
         for workload in workloads:
-            function = _function(workload, inputs, shape)
+            function = _function(workload, inputs, shape, settings.impl)
             if workload in to_check:
-                _check_output(workload, function(*tensors).detach(), to_check[workload])
+                output = function(*tensors).detach().cpu().float()
+                _check_output(workload, output, to_check[workload], TOLERANCE[settings.dtype])
             calls[workload.name] = on_inputs(function)
         return interleave(calls, baseline=BASELINE, seconds=settings.seconds, least=settings.least)
 
 
-def _function(workload: Workload, inputs: Inputs, shape: dict[str, Any]) -> Callable[..., Any]:
+def _function(
+    workload: Workload, inputs: Inputs, shape: dict[str, Any], impl: Any
+) -> Callable[..., Any]:
     """Return the function of query, key and value that a workload times."""
     method = workload.method
     if method == "statistics":
-        return lambda query, key, _: attention_statistics(query, key, **shape, impl="cpu")
+        return lambda query, key, _: attention_statistics(query, key, **shape, impl=impl)
     if method == "entmax by bisection":
         return entmax_attention
     if method == "textbook":
@@ -179,23 +198,23 @@ def _function(workload: Workload, inputs: Inputs, shape: dict[str, Any]) -> Call
     policy = POLICIES[inputs.shape.character][workload.policy]
     if method == "FlexAttention, compiled, second pass":
         return flex_second_pass(inputs.query, inputs.key, policy)
-    return partial(attention, policy=policy, **shape, detach_temperature=True, impl="cpu")
+    return partial(attention, policy=policy, **shape, detach_temperature=True, impl=impl)
 
 
-def _check_output(workload: Workload, output: Tensor, sample: Sample) -> None:
+def _check_output(workload: Workload, output: Tensor, sample: Sample, tolerance: float) -> None:
     difference = (output[:, :, list(sample.rows)] - sample.output).abs().max().item()
-    if not difference < TOLERANCE:
+    if not difference < tolerance:
         raise AssertionError(f"{workload.name}: differs from the mathematics by {difference:.2g}")
 
 
 def _record(
-    workload: Workload, timing: Timing, threads: int, sample: Sample | None
+    workload: Workload, timing: Timing, threads: int, sample: Sample | None, ours: str
 ) -> dict[str, Any]:
     shape = workload.shape
     target, stretch_target = TARGETS.get(workload.kind, (None, None))
     return {
         "workload": workload.kind,
-        "implementation": OURS if workload.method in OWN else workload.method,
+        "implementation": ours if workload.method in OWN else workload.method,
         "baseline": BASELINE,
         "length": shape.keys,
         "queries": shape.queries,
@@ -221,8 +240,10 @@ def _record(
 def _memory(name: str, length: int, settings: Settings) -> dict[str, list[dict[str, Any]]]:
     """Measure the memory of one implementation, at every number of threads."""
     entries = []
+    impl = settings.impl if name == settings.ours else ""
+    where = (settings.device, settings.dtype)
     for threads in settings.threads:
-        extra = measure_apart(extra_memory, name == OURS, length, 64, 1, threads)
+        extra = measure_apart(extra_memory, impl, length, 64, 1, threads, *where)
         if extra is not None:
             entries.append(
                 {
@@ -231,7 +252,7 @@ def _memory(name: str, length: int, settings: Settings) -> dict[str, list[dict[s
                     "width": 64,
                     "threads": threads,
                     "mebibytes_per_thread": extra / 2**20 / threads,
-                    "target": MEMORY_TARGET * length / MEMORY_LENGTH if name == OURS else None,
+                    "target": MEMORY_TARGET * length / MEMORY_LENGTH if impl == "cpu" else None,
                 }
             )
     return {"memory": entries}

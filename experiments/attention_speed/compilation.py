@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from rich.console import Console
 from experiments.common.command import Output, Resume, current_command, show
 from experiments.common.timing import run_steps
 from sharpmax._attention.impl.triton.launch import Launch, Settings, function, launch
-from sharpmax._attention.impl.triton.table import ARCHITECTURES, KERNELS, Tile, candidates
+from sharpmax._attention.impl.triton.table import ARCHITECTURES, Tile, candidates
 from sharpmax._files import RefusedError, versions
 from sharpmax.cli._progress import Bars
 from sharpmax.report._page.tables import Table
@@ -41,14 +42,19 @@ INSTRUCTIONS = {
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 WIDTHS = (64, 128, 256)
+ODD_WIDTHS = (72, 192)
+"""Widths that are no power of two, one of them no multiple of 16."""
 LENGTH = 4096
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "measure": ("causal", "boolean mask", "bias and softcap", "tempered", "decode"),
-    "attend": ("causal", "boolean mask", "bias and softcap", "careful", "decode"),
+    "measure": (
+        "causal", "boolean mask", "bias and softcap", "tempered", "decode", "decode, tempered",
+    ),
+    "attend": ("causal", "boolean mask", "bias and softcap", "one pass", "careful", "decode"),
     "by_query": ("causal", "boolean mask", "bias and softcap", "statistics"),
     "by_key": ("causal", "boolean mask", "bias and softcap", "statistics"),
-}
+    "count_visible": ("causal", "boolean mask", "bias and softcap"),
+}  # fmt: skip
 """What each kernel is compiled for. Sinks are no part of the kernels."""
 _COMMON = ("causal", "decode")
 
@@ -76,25 +82,38 @@ def configurations() -> list[Configuration]:
 
     In bfloat16 every tile of the table is compiled for causal attention and for decoding, the
     default tile for the other variants as well. float16, which compiles to the same with another
-    matrix instruction, takes the default tile for causal attention and decoding; float32 for all.
+    matrix instruction, takes the default tile for causal attention and decoding; so do widths that
+    are no power of two, in bfloat16; float32 takes it for all.
     """
     found = []
     for (dtype, number), width, architecture, kernel in itertools.product(
-        DTYPES.items(), WIDTHS, ARCHITECTURES, KERNELS
+        DTYPES.items(), WIDTHS + ODD_WIDTHS, ARCHITECTURES, VARIANTS
     ):
         for variant in VARIANTS[kernel]:
-            rows = 4 if variant == "decode" else LENGTH
-            tiles = candidates(architecture, kernel, width, rows, number.itemsize)
-            if dtype == "float16" and variant not in _COMMON:
+            tiles = candidates(architecture, kernel, width, 4 * _queries(variant), number.itemsize)
+            if (dtype == "float16" or width in ODD_WIDTHS) and variant not in _COMMON:
                 continue
+            if width in ODD_WIDTHS:
+                if dtype != "bfloat16":
+                    continue
+                tiles = tiles[:1]
             some = tiles if dtype == "bfloat16" and variant in _COMMON else tiles[:1]
             found += [
                 Configuration(architecture, kernel, width, dtype, variant, tile) for tile in some
             ]
     return sorted(
         found,
-        key=lambda each: (each.dtype != "bfloat16", each.variant not in _COMMON, each.width == 256),
+        key=lambda each: (
+            each.dtype == "float16",
+            each.variant not in _COMMON,
+            each.dtype != "bfloat16",
+            each.width not in (64, 128),
+        ),
     )
+
+
+def _queries(variant: str) -> int:
+    return 1 if variant.startswith("decode") else LENGTH
 
 
 def laid_out(configuration: Configuration) -> Launch:
@@ -104,7 +123,7 @@ def laid_out(configuration: Configuration) -> Launch:
         configuration.kernel,
         configuration.variant,
     )
-    width, queries = configuration.width, 1 if variant == "decode" else LENGTH
+    width, queries = configuration.width, _queries(variant)
 
     def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
@@ -116,22 +135,30 @@ def laid_out(configuration: Configuration) -> Launch:
     mask = None
     if biased or variant == "boolean mask":
         mask = empty(1, 8, queries, LENGTH, dtype=dtype if biased else torch.bool)
-    given: dict[str, Any] = {"query": query, "key": key, "mask": mask, "beta": rows}
+    given: dict[str, Any] = {"query": query, "key": key, "mask": mask}
     options: dict[str, Any] = {"architecture": configuration.architecture}
+    if kernel != "count_visible":
+        given["beta"] = rows
     if kernel in ("measure", "attend"):
         given["scores"] = empty(1, dtype=torch.uint8)
-        options["splits"] = 8 if variant == "decode" else 1
+        options["splits"] = 8 if queries == 1 else 1
     if kernel == "measure":
         given |= dict.fromkeys(("maximum", "mass", "moment", "square", "ties"), rows)
         given["count"] = empty(1, 8, queries, dtype=torch.int32)
-        options |= {"TEMPERED": variant == "tempered", "TIED": variant != "decode"}
-        options["SCORES"] = "write" if variant == "decode" else ""
+        options |= {"TEMPERED": "tempered" in variant, "TIED": variant != "decode"}
+        options["SCORES"] = {"decode": "write", "decode, tempered": "read"}.get(variant, "")
     elif kernel == "attend":
         output = empty(8, 8, 1, width, dtype=torch.float32) if variant == "decode" else query
         given |= {"value": value, "output": output, "odd": empty(LENGTH, dtype=torch.int32)}
         given |= dict.fromkeys(("known", "maximum", "relative"), rows)
-        options |= {"negligible": -26.0, "KNOWN": True, "CAREFUL": variant == "careful"}
+        options |= {
+            "negligible": -26.0,
+            "KNOWN": variant != "one pass",
+            "CAREFUL": variant == "careful",
+        }
         options["SCORES"] = "read" if variant == "decode" else ""
+    elif kernel == "count_visible":
+        given["unsure"] = given["count"] = empty(1, 8, queries, dtype=torch.int32)
     else:
         values = variant != "statistics"
         given |= {"value": value if values else None, "gradient": query if values else None}
@@ -297,7 +324,8 @@ def compile_kernels(
 def table(result: dict[str, Any]) -> Table:
     """Return one row per architecture and kernel: the largest figures over all configurations."""
     rows = []
-    for architecture, kernel in itertools.product(ARCHITECTURES, KERNELS):
+    every = Counter((each.architecture, each.kernel) for each in configurations())
+    for architecture, kernel in itertools.product(ARCHITECTURES, VARIANTS):
         records = [
             record
             for record in result["records"]
@@ -312,7 +340,7 @@ def table(result: dict[str, Any]) -> Table:
             [
                 architecture,
                 f"`{kernel}`",
-                str(len(records)),
+                f"{len(records)} of {every[architecture, kernel]}",
                 str(max(record["registers"] for record in records)),
                 str(sum(record["spills"] > 0 for record in records)),
                 f"{most / 1024:.0f} of {SHARED[architecture] // 1024}",
@@ -322,7 +350,7 @@ def table(result: dict[str, Any]) -> Table:
     header = [
         "architecture",
         "kernel",
-        "configurations",
+        "compiled",
         "most registers",
         "that spill",
         "most shared memory, KiB",

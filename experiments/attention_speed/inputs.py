@@ -52,7 +52,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Queries, keys and values of batch 1, [batch, heads, length, width], float32."""
+    """Queries, keys and values of batch 1, [batch, heads, length, width]."""
 
     shape: Shape
     query: Tensor
@@ -63,6 +63,15 @@ class Inputs:
     def group(self) -> int:
         """Number of query heads per key head."""
         return self.shape.heads // self.shape.key_heads
+
+    def to(self, device: str, dtype: str) -> Inputs:
+        """Return the same inputs on a device, rounded to a dtype."""
+        tensors = (self.query, self.key, self.value)
+        return Inputs(self.shape, *(x.to(device, getattr(torch, dtype)) for x in tensors))
+
+    def rounded(self, dtype: str) -> Inputs:
+        """Return inputs in single precision that a dtype holds exactly."""
+        return self.to("cpu", dtype).to("cpu", "float32")
 
 
 @dataclass(frozen=True)

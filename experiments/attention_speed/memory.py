@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-import torch.nn.functional as F
 
 import sharpmax
+from experiments.attention_speed.device import plain_attention
 from experiments.common.memory import growth
 from sharpmax.policies import Exponential
 
@@ -15,25 +17,44 @@ WARM_UP = 256
 """Queries and keys of the first call, which loads everything before the measurement."""
 
 
-def extra_memory(ours: bool, length: int, width: int, heads: int, threads: int) -> int:
+def extra_memory(
+    impl: str,
+    length: int,
+    width: int,
+    heads: int,
+    threads: int,
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> int:
     """Return the peak memory of one call in this process, in bytes; use a process of its own.
 
     Args:
-        ours: Whether to call `sharpmax.attention` or `scaled_dot_product_attention`.
+        impl: That of `sharpmax.attention`; "" calls `scaled_dot_product_attention`.
         length: Number of queries and of keys.
         width: Width of queries, keys and values.
         heads: Number of heads.
         threads: Number of threads.
+        device: Where to run. The memory is that of the device.
+        dtype: That of the inputs.
     """
+    attention: Any = sharpmax.attention
 
     def call(tensors: torch.Tensor) -> torch.Tensor:
-        if ours:
-            return sharpmax.attention(*tensors, policy=Exponential(4.5), impl="cpu")
-        return F.scaled_dot_product_attention(*tensors)
+        if impl:
+            found: torch.Tensor = attention(*tensors, policy=Exponential(4.5), impl=impl)
+            return found
+        return plain_attention(device)(*tensors)
 
     torch.set_num_threads(threads)
+    kind: dict[str, Any] = {"device": device, "dtype": getattr(torch, dtype)}
     with torch.no_grad():
-        call(torch.randn(3, 1, heads, WARM_UP, width))
-        inputs = torch.randn(3, 1, heads, length, width)
-        extra, output = growth(lambda: call(inputs))
+        call(torch.randn(3, 1, heads, WARM_UP, width, **kind))
+        inputs = torch.randn(3, 1, heads, length, width, **kind)
+        if device == "cpu":
+            extra, output = growth(lambda: call(inputs))
+        else:
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            output = call(inputs)
+            extra = torch.cuda.max_memory_allocated(device) - before
     return max(extra - int(output.nbytes), 0)

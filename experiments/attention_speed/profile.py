@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from experiments.attention_speed.benchmark import BASELINE, OURS
+from experiments.attention_speed.benchmark import BASELINE, Settings
+from experiments.attention_speed.device import finished, plain_attention
 from experiments.common.timing import conditions, interleave, thread_count
 from sharpmax import attention, attention_statistics
 from sharpmax.policies import Paper
@@ -19,7 +19,11 @@ __all__ = ["attention_profile"]
 
 
 def attention_profile(
-    length: int = 4096, widths: tuple[int, ...] = (32, 64, 128), seconds: float = 0.6, seed: int = 0
+    length: int = 4096,
+    widths: tuple[int, ...] = (32, 64, 128),
+    seconds: float = 0.6,
+    seed: int = 0,
+    settings: Settings = Settings(),  # noqa: B008  (frozen)
 ) -> dict[str, Any]:
     """Fit a line through the times at several widths, for one head, full, on one thread.
 
@@ -31,6 +35,7 @@ def attention_profile(
         widths: The widths to time, at least two.
         seconds: Time that each implementation may use at each width.
         seed: Seed of the inputs.
+        settings: Device, implementation and dtype.
 
     Returns:
         Plain data for JSON: one record per implementation, with the rate of its products.
@@ -40,12 +45,15 @@ def attention_profile(
     with torch.no_grad(), thread_count(1):
         for width in widths:
             query, key, value = torch.randn(3, 1, 1, length, width, generator=generator).unbind()
-            policy = Paper(warn=False)
+            kind = (settings.device, getattr(torch, settings.dtype))
+            query, key, value = (x.to(*kind) for x in (query, key, value))
+            policy, impl, ours = Paper(warn=False), cast("Any", settings.impl), settings.ours
             calls: dict[str, Callable[[], object]] = {
-                BASELINE: partial(F.scaled_dot_product_attention, query, key, value),
-                OURS: partial(attention, query, key, value, policy=policy, impl="cpu"),
-                f"{OURS}, statistics": partial(attention_statistics, query, key, impl="cpu"),
+                BASELINE: partial(plain_attention(settings.device), query, key, value),
+                ours: partial(attention, query, key, value, policy=policy, impl=impl),
+                f"{ours}, statistics": partial(attention_statistics, query, key, impl=impl),
             }
+            calls = {name: finished(call, settings.device) for name, call in calls.items()}
             timing = interleave(calls, baseline=BASELINE, seconds=seconds)
             for name, best in timing.best.items():
                 times.setdefault(name, []).append(best)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from experiments.attention_speed import tables
 from experiments.attention_speed.benchmark import QUICK, Settings, plan
+from experiments.attention_speed.device import device_name, settings_of
 from experiments.attention_speed.figures import figures
 from experiments.attention_speed.profile import attention_profile
 from experiments.attention_speed.workloads import KINDS, full_workloads, quick_workloads
@@ -39,6 +40,7 @@ def run(
             help="Numbers of threads, separated by commas.", show_default="1,2; 1 with --quick"
         ),
     ] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for a GPU of NVIDIA or AMD.")] = "cpu",
     quick: Quick = False,
     resume: Resume = False,
     output: Output = Path("build/attention_speed"),
@@ -46,7 +48,8 @@ def run(
     """Time sharpmax.attention against scaled_dot_product_attention on the same inputs.
 
     A full run takes about 15 minutes on two idle cores; --quick takes less than a minute. Writes
-    benchmark.json, profile.json and figures to OUTPUT.
+    benchmark.json, profile.json and figures to OUTPUT. On a GPU the inputs are bfloat16, the
+    kernels those of impl="triton", and the baseline PyTorch's flash kernels.
     """
     chosen = set(workload or KINDS)
     for kind in chosen - KINDS.keys():
@@ -54,7 +57,10 @@ def run(
         raise typer.BadParameter(
             f"expected one of {expected}; got {kind!r}", param_hint="--workload"
         )
-    settings = QUICK if quick else Settings()
+    try:
+        settings = replace(QUICK if quick else Settings(), **settings_of(device))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from error
     if threads is not None:
         settings = replace(settings, threads=numbers("--threads", threads))
     if "memory" not in chosen:
@@ -78,6 +84,7 @@ def run(
                         "command": command,
                         "experiment": "attention speed",
                         **conditions(["numpy", "torch", "entmax"]),
+                        "device": device_name(settings.device),
                         "settings": settings.to_dict(),
                     },
                     steps,
@@ -89,10 +96,10 @@ def run(
                 bars.step(bar, len(steps), "profile")
                 length, seconds = (512, 0.05) if quick else (4096, 0.6)
                 if not (resume and path.exists()):
-                    profile = attention_profile(length, seconds=seconds)
+                    profile = attention_profile(length, seconds=seconds, settings=settings)
                     write_json(path, {"command": command, **profile})
                 profile = read_benchmark(path)
                 printed.append(tables.profile_table(profile))
         except NotImplementedError as error:
-            raise RefusedError(f"the benchmark needs the CPU kernels: {error}") from error
+            raise RefusedError(f"the benchmark needs the kernels: {error}") from error
     show(console, printed, [*sorted(output.glob("*.json")), *figures(output)])

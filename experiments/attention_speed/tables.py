@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.attention_speed.benchmark import OURS
+from experiments.attention_speed import compilation, roofline
 from experiments.attention_speed.workloads import KINDS
 from experiments.common.timing import machine_line, read_benchmark, verdict
 from sharpmax.report._page.tables import Table
@@ -37,7 +37,7 @@ def tables(results: Path) -> dict[str, str]:
     """Return the tables that documents may ask for, as far as a run has what they show.
 
     Args:
-        results: Folder of `benchmark.json` and `profile.json`.
+        results: Folder of `benchmark.json`, `profile.json`, `compilation.json`, `roofline.json`.
 
     Returns:
         Markdown by name.
@@ -49,6 +49,10 @@ def tables(results: Path) -> dict[str, str]:
         found["attention-comparison"] = comparison_table(benchmark)
     if profile := _read(results / "profile.json"):
         found["attention-profile"] = profile_table(profile)
+    if compiled := _read(results / "compilation.json"):
+        found["attention-compilation"] = compilation.table(compiled)
+    if predicted := _read(results / "roofline.json"):
+        found["attention-roofline"] = roofline.table(predicted)
     return {name: table.to_markdown() for name, table in found.items()}
 
 
@@ -88,7 +92,7 @@ def headline_table(result: Record) -> Table:
         lengths = [record["length"] for record in records]
         ends = dict.fromkeys(map(length_label, (min(lengths), max(lengths))))
         rows.append([f"sharpmax: {KINDS[kind]}", " to ".join(ends), *_ranges(records, threads)])
-    others = [record for record in _compared(result) if record["implementation"] != OURS]
+    others = [record for record in _compared(result) if not _is_ours(record["implementation"])]
     for (causal, implementation), records in _grouped(others, "causal", "implementation"):
         name = f"{implementation}, {_mask(causal)}"
         rows.append([name, length_label(records[0]["length"]), *_ranges(records, threads)])
@@ -189,9 +193,9 @@ def _textbook_rows(result: Record) -> list[list[str]]:
     for (causal,), records in _grouped(at_length, "causal"):
         seconds = {(each["implementation"], each["threads"]): each["seconds"] for each in records}
         ratios = {
-            count: seconds["textbook", count] / seconds[OURS, count]
-            for name, count in seconds
-            if name == "textbook" and (OURS, count) in seconds
+            count: seconds["textbook", count] / best
+            for (name, count), best in seconds.items()
+            if _is_ours(name) and ("textbook", count) in seconds
         }
         name = f"textbook relative to sharpmax, {length_label(TEXTBOOK_LENGTH)}, {_mask(causal)}"
         rows += _row(name, ratios, TEXTBOOK_TARGET, result, at_least=True)
@@ -239,6 +243,10 @@ def _row(
 
 def _read(path: Path) -> Record | None:
     return read_benchmark(path) if path.exists() else None
+
+
+def _is_ours(implementation: str) -> bool:
+    return implementation.startswith("sharpmax ")
 
 
 def _own(result: Record) -> list[Record]:
@@ -291,4 +299,6 @@ def thread_label(threads: int) -> str:
 
 def _caption(result: Record) -> str:
     where = machine_line(result, {"torch": "PyTorch"})
-    return f"float32, {where}. Written by `{result['command']}`."
+    on = f"{result['device']}, " if result.get("device") else ""
+    dtype = result["settings"].get("dtype", "float32")
+    return f"{dtype}, {on}{where}. Written by `{result['command']}`."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -20,8 +20,10 @@ _OTHERS = 7
 """Every so many cases go through all implementations, the others through `cpu` alone."""
 
 
-def _compared(case: Case) -> list[str]:
+def _compared(case: Case, only: Sequence[str]) -> list[str]:
     """The implementations that a case goes through; compiling the others takes minutes."""
+    if only:
+        return list(only)
     every = case.index % _OTHERS == 0 and case.kind != "compiled"
     return [name for name in IMPLEMENTATIONS if every or name == "cpu"]
 
@@ -63,6 +65,7 @@ class Campaign:
         worst: The largest error over its tolerance: by kind, implementation, policy and dtype.
         wrong: The cases that are wrong, by number: reason by implementation, and a description.
         mended: Cases that were wrong and are not any more, likewise.
+        only: The implementations that all cases go through; none means the usual choice.
     """
 
     seed: int
@@ -71,6 +74,7 @@ class Campaign:
     worst: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
     wrong: dict[str, dict[str, Any]] = field(default_factory=dict)
     mended: dict[str, dict[str, Any]] = field(default_factory=dict)
+    only: list[str] = field(default_factory=list)
 
     def advance(self, until: int) -> Iterator[Case]:
         """Try the cases up to number `until`, and yield those that are wrong.
@@ -96,7 +100,7 @@ class Campaign:
 
     def _try(self, case: Case) -> bool:
         """Tally a case, unless it is wrong."""
-        outcomes = check(case, _compared(case))
+        outcomes = check(case, _compared(case, self.only))
         reasons = {name: outcome.reason for name, outcome in outcomes.items() if outcome.wrong}
         if reasons:
             self.wrong[str(case.index)] = {"reasons": reasons, **case.describe()}
@@ -128,17 +132,18 @@ class Campaign:
             kind: {name: Tally(**each) for name, each in found.items()}
             for kind, found in data["tallies"].items()
         }
-        return cls(**{each.name: data[each.name] for each in fields(cls)})
+        return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})
 
     @classmethod
-    def resume(cls, path: Path, seed: int) -> Self:
+    def resume(cls, path: Path, seed: int, only: Sequence[str] = ()) -> Self:
         """Read the campaign to continue; a new one if there is no file.
 
         Raises:
-            SettingsChangedError: The file has another seed.
+            SettingsChangedError: The file has another seed, or other implementations.
         """
         if not path.exists():
-            return cls(seed)
+            return cls(seed, only=list(only))
         found = cls.load(path)
-        check_settings({"seed": found.seed}, {"seed": seed}, path)
+        now = {"seed": seed, "only": list(only)}
+        check_settings({"seed": found.seed, "only": found.only}, now, path)
         return found

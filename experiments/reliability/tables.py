@@ -26,11 +26,15 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 def tables(results: Path) -> dict[str, str]:
     """Make the tables of the document from `campaign.json` and `mutations.json`."""
     campaign = Campaign.load(results / "campaign.json")
-    return {
-        "reliability-kinds": kinds_table(campaign).to_markdown(100),
-        "reliability-worst": worst_table(campaign).to_markdown(100),
-        "reliability-mutations": mutations_table(results).to_markdown(100),
+    found = {
+        "reliability-kinds": kinds_table(campaign),
+        "reliability-worst": worst_table(campaign),
+        "reliability-mutations": mutations_table(results),
     }
+    if (results / "triton" / "campaign.json").exists():
+        interpreted = Campaign.load(results / "triton" / "campaign.json")
+        found["reliability-triton"] = kinds_table(interpreted)
+    return {name: table.to_markdown(100) for name, table in found.items()}
 
 
 def pages(results: Path) -> dict[str, str]:

@@ -166,6 +166,17 @@ def test_length_is_what_a_row_may_see(impl: str) -> None:
         torch.testing.assert_close(weights[0, 0, row, : row + 1], expected)
 
 
+@every_impl
+@pytest.mark.parametrize("queries", [1, 70])
+def test_bit_identical_again(impl: str, queries: int) -> None:
+    query, key, value = made(2, 2, 300, 16)
+    once, again = (
+        sharpmax.attention(query[:, :, :queries], key, value, policy=Exponential(1.0), impl=impl)
+        for _ in range(2)
+    )
+    assert torch.equal(once, again)
+
+
 def test_bit_identical_again_and_close_whatever_the_threads() -> None:
     threads = torch.get_num_threads()
     query, key, value = made(2, 3, 300, 32)
@@ -189,10 +200,11 @@ def test_bit_identical_again_and_close_whatever_the_threads() -> None:
             torch.testing.assert_close(one, other)
 
 
-def test_paper_warns_of_rows_without_correction(monkeypatch: pytest.MonkeyPatch) -> None:
+@every_impl
+def test_paper_warns_of_rows_without_correction(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sharpmax.policies import EntropyRangeWarning, Paper, _polynomial
 
     monkeypatch.setattr(_polynomial, "_warned", [])
     zeros = torch.zeros(1, 1, 1000, 8)
     with pytest.warns(EntropyRangeWarning):
-        sharpmax.attention(zeros[:, :, :2], zeros, zeros, policy=Paper(), impl="cpu")
+        sharpmax.attention(zeros[:, :, :2], zeros, zeros, policy=Paper(), impl=impl)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import sharpmax
 from attention_cases import POLICIES, implementations
 from sharpmax._attention.temperature import table_of
-from sharpmax.policies import EntropyTarget, Exponential, Paper, Policy
+from sharpmax.policies import EntropyTarget, Exponential, LogLength, Paper, Policy
+
+
+class Doubling(Policy):
+    """A policy that only Python knows."""
+
+    def inverse_temperature(self, statistics, tempered=None):
+        return 1.0 + statistics.entropy()
 
 
 def made(length: int = 20, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
@@ -31,10 +41,42 @@ def test_opcheck(policy: Policy) -> None:
     torch.library.opcheck(torch.ops.sharpmax.attention.default, arguments)
 
 
-def test_opcheck_of_the_statistics() -> None:
-    query, key, _ = made()
-    arguments = (query, key, None, None, 0.3, 0.0, -1, 0, 0, True)
-    torch.library.opcheck(torch.ops.sharpmax.attention_statistics.default, arguments)
+class Recorder(TorchDispatchMode):
+    """Keeps one call of each of sharpmax's operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[Any, tuple[Any, ...]] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "sharpmax":
+            self.calls.setdefault(func, args)
+        return func(*args, **(kwargs or {}))
+
+
+@implementations("reference", "composed")
+def test_opcheck_of_every_operator(impl: str) -> None:
+    """Schema, fake, autograd and compilation of whatever operators an implementation calls."""
+    leaves = [x.requires_grad_() for x in made()]
+    bias = torch.randn(2, 4, 20, 20, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    options = {"enable_gqa": True, "impl": impl}
+    with Recorder() as recorder:
+        for policy in (Exponential(1.0), Doubling()):
+            output = sharpmax.attention(*leaves, bias, policy=policy, softcap=2.0, **options)
+            output.sum().backward()
+        with torch.no_grad():
+            sharpmax.attention(*leaves, policy=LogLength(2.0), is_causal=True, **options)
+            sharpmax.attention_statistics(*leaves[:2], is_causal=True, **options)
+    assert recorder.calls
+    for operator, arguments in recorder.calls.items():
+        names = [each.name for each in operator._schema.arguments]
+        last = any(word in str(operator) for word in ("backward", "gradient"))
+        differentiated = () if last else ("query", "key", "value")
+        prepared = [
+            x.detach().requires_grad_(name in differentiated) if isinstance(x, torch.Tensor) else x
+            for name, x in zip(names, arguments, strict=True)
+        ]
+        torch.library.opcheck(operator, tuple(prepared))
 
 
 @implementations("reference", "composed", "numpy")
@@ -72,16 +114,23 @@ def test_compiled_with_dynamic_lengths(impl: str, policy: Policy) -> None:
 
 
 class Layer(torch.nn.Module):
+    def __init__(self, impl: str) -> None:
+        super().__init__()
+        self.impl = impl
+
     def forward(self, query, key, value):
-        return sharpmax.attention(query, key, value, policy=EntropyTarget(1.0), enable_gqa=True)
+        return sharpmax.attention(
+            query, key, value, policy=EntropyTarget(1.0), enable_gqa=True, impl=self.impl
+        )
 
 
-def test_exported() -> None:
+@implementations("reference", "composed")
+def test_exported(impl: str) -> None:
     length = torch.export.Dim("length", min=2, max=4096)
-    inputs = made()
-    program = torch.export.export(Layer(), inputs, dynamic_shapes=[{2: length}] * 3)
+    inputs, layer = made(), Layer(impl)
+    program = torch.export.export(layer, inputs, dynamic_shapes=[{2: length}] * 3)
     for size in (20, 57):
-        torch.testing.assert_close(program.module()(*made(size)), Layer()(*made(size)))
+        torch.testing.assert_close(program.module()(*made(size)), layer(*made(size)))
 
 
 @implementations("reference", "composed", "numpy")

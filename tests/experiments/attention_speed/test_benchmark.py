@@ -2,13 +2,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.attention import SDPBackend
 
-from experiments.attention_speed import benchmark
-from experiments.attention_speed.benchmark import BASELINE, OURS, Settings, plan
+from experiments.attention_speed import benchmark, device
+from experiments.attention_speed.benchmark import BASELINE, Settings, plan
+from experiments.attention_speed.device import finished, plain_attention, settings_of
 from experiments.attention_speed.inputs import Shape
 from experiments.attention_speed.memory import extra_memory
 from experiments.attention_speed.workloads import (
@@ -21,6 +26,7 @@ from experiments.attention_speed.workloads import (
 )
 from experiments.common.memory import measure_apart
 from sharpmax.policies import Identity
+from triton_interpreter import missing
 
 TINY = Settings(threads=(1,), seconds=1e-6, least=1, memory_lengths=())
 
@@ -49,7 +55,7 @@ def test_records_are_tidy() -> None:
     implementations = {
         each["implementation"] for each in records if each["workload"] == "comparison"
     }
-    assert implementations == {OURS, "textbook", "entmax by bisection"}
+    assert implementations == {"sharpmax cpu", "textbook", "entmax by bisection"}
 
 
 def test_workloads_with_the_same_inputs_share_a_step() -> None:
@@ -57,7 +63,7 @@ def test_workloads_with_the_same_inputs_share_a_step() -> None:
     names = list(plan(quick_workloads(), settings))
     assert names[0] == "prefill, statistics, entropy-target: 256 x 256, width 64, causal"
     assert "comparison: 512 x 512, width 64, causal" in names
-    assert names[-2:] == [f"memory: {name}, 1,024 keys" for name in (OURS, BASELINE)]
+    assert names[-2:] == [f"memory: {name}, 1,024 keys" for name in ("sharpmax cpu", BASELINE)]
     assert json.loads(json.dumps(settings.to_dict()))["threads"] == [1, 2]
 
 
@@ -74,6 +80,51 @@ def test_rows_that_are_not_sharp_are_not_timed(monkeypatch: pytest.MonkeyPatch) 
         _records([workload])
 
 
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_another_implementation_and_dtype() -> None:
+    # As on a GPU, but interpreted.
+    settings = replace(TINY, impl="triton", dtype="bfloat16")
+    shape = Shape(queries=48, keys=48, is_causal=True)
+    workloads = [
+        Workload("prefill", shape, "Exponential"),
+        Workload("statistics", shape, None, "statistics"),
+        Workload("backward", shape, "Exponential", "forward and backward"),
+    ]
+    records = [r for step in plan(workloads, settings).values() for r in step()["records"]]
+    assert {record["implementation"] for record in records} == {"sharpmax triton"}
+    assert len(records) == 3
+
+
+def test_without_a_gpu_its_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="finds no GPU"):
+        settings_of("cuda")
+    for name in ("tpu", "mps", ""):
+        with pytest.raises(ValueError, match="expected cpu or cuda"):
+            settings_of(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert replace(Settings(), **settings_of("cuda:1")).to_dict()["impl"] == "triton"
+
+
+def test_calls_wait_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    assert finished(lambda: 3, "cuda:0")() == 3
+    assert finished(lambda: 4, "cpu")() == 4
+    assert waited == ["cuda:0"]
+
+
+def test_the_baseline_on_a_gpu_is_pytorchs_flash_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tensors = torch.randn(3, 1, 2, 8, 16).unbind()
+    asked: list[object] = []
+    monkeypatch.setattr(device, "sdpa_kernel", lambda kind: asked.append(kind) or nullcontext())
+    output = plain_attention("cuda")(*tensors, is_causal=True)
+    torch.testing.assert_close(output, plain_attention("cpu")(*tensors, is_causal=True))
+    assert asked == [SDPBackend.FLASH_ATTENTION]
+
+
 @pytest.mark.slow
 def test_compiled_methods_agree_with_the_mathematics() -> None:
     shape = Shape(queries=256, keys=256)
@@ -83,8 +134,8 @@ def test_compiled_methods_agree_with_the_mathematics() -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports memory")
 def test_no_implementation_holds_all_scores() -> None:
     # 2048 x 2048 scores would take 16 MiB.
-    for ours in (True, False):
-        extra = measure_apart(extra_memory, ours, 2048, 64, 1, 1)
+    for impl in ("cpu", ""):
+        extra = measure_apart(extra_memory, impl, 2048, 64, 1, 1)
         assert extra is not None
         assert 0 <= extra < 8 * 2**20
 

@@ -85,6 +85,7 @@ def test_profile_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--workload", "training"], "expected one of prefill, sharp,"),
         (["--threads", "0"], "expected whole numbers above 0"),
         (["--threads", "two"], "got 'two'"),
+        (["--device", "abacus"], "expected cpu or cuda, got 'abacus'"),
     ],
 )
 def test_bad_arguments_are_one_line(
@@ -104,4 +105,4 @@ def test_without_the_kernels_the_reason_is_given(
 
     monkeypatch.setattr(benchmark, "attention", no_compiler)
     arguments = ("run", "--quick", "--workload", "curve", "--output", str(tmp_path))
-    assert "needs the CPU kernels: there is no C++ compiler" in _run(capsys, *arguments, code=1)
+    assert "needs the kernels: there is no C++ compiler" in _run(capsys, *arguments, code=1)

@@ -35,7 +35,7 @@ def test_the_command_goes_on_and_tells_what_is_wrong(
         result = CliRunner().invoke(app, words)
         return result.exit_code, result.output
 
-    monkeypatch.setattr(runs, "PERIOD", 4)
+    monkeypatch.setattr(runs, "_SAVED", 4)
     assert invoke("--cases", "6")[0] == 0
     assert Campaign.load(tmp_path / "campaign.json").done == 6
     assert (tmp_path / "campaign.png").exists()
@@ -56,6 +56,18 @@ def test_the_command_goes_on_and_tells_what_is_wrong(
     mended, whole = campaign.tallies, Campaign(3)
     list(whole.advance(7))
     assert mended == whole.tallies
+
+
+def test_chosen_implementations_take_every_case(tmp_path: Path) -> None:
+    words = ["run", "--seed", "3", "--cases", "3", "--output", str(tmp_path)]
+    result = CliRunner().invoke(app, [*words, "--impl", "reference"])
+    assert result.exit_code == 0, result.output
+    campaign = Campaign.load(tmp_path / "campaign.json")
+    tried = {name for kind in campaign.tallies.values() for name in kind}
+    assert (campaign.done, tried) == (3, {"reference"})
+    with pytest.raises(SettingsChangedError, match="reference"):
+        Campaign.resume(tmp_path / "campaign.json", 3)
+    assert "expected one of" in CliRunner().invoke(app, [*words, "--impl", "cuda"]).output
 
 
 def test_tables() -> None:

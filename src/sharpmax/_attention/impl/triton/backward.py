@@ -19,6 +19,7 @@ from sharpmax._attention.impl.triton.tiles import (
     load,
     load_block,
     logits,
+    power,
     row_range,
     rows_at,
     weight,
@@ -199,7 +200,7 @@ def _share(e, temper, top, log_mass):
     p = weight(e, gap(e, top[:, None]), temper[:, None])
     hard = (temper == float("inf"))[:, None]
     p = tl.where(hard, tl.where(_ties(e, top) & (e != float("-inf")), 1.0, 0.0), p)
-    return p * tl.exp(-log_mass)[:, None]
+    return p * power(-log_mass)[:, None]
 
 
 @triton.jit

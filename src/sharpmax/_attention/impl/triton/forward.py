@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 
 from sharpmax._attention.impl.triton.tiles import (
+    capped,
     gap,
+    hide,
     keep,
     kept,
     kept_peak,
@@ -17,8 +19,10 @@ from sharpmax._attention.impl.triton.tiles import (
     load,
     load_block,
     logits,
+    power,
     row_range,
     rows_at,
+    seen_whole,
     visibility,
     weight,
 )
@@ -50,52 +54,32 @@ def measure(
     mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
     score_rows = scores + row * score_bytes
     k_base = key + batch * k_b + head * k_h
-    if SCORES != "read":
-        q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
-    temper = 1.0
+    q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)  # not compiled if nothing reads it
+    temper = tl.full([BLOCK_M], 1.0, tl.float32)
     if TEMPERED:
         temper = tl.load(beta + row, mask=exists, other=1.0)
-
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    first = tl.zeros([BLOCK_M], tl.float32)
-    second = tl.zeros([BLOCK_M], tl.float32)
-    seen = tl.zeros([BLOCK_M], tl.int32)
-    level = tl.zeros([BLOCK_M], tl.float32)
     start, stop = key_range(
         lowest, highest, keys, left, right, offset, split, splits, WINDOWED, BLOCK_N
     )
-    for base in range(start, stop, BLOCK_N):
-        j = base + tl.arange(0, BLOCK_N)
-        here = j < stop
-        if SCORES == "read":
-            e = kept(score_rows, keys, base, exists, here, PACKED, BLOCK_N)
-        else:
-            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
-            e, _ = logits(
-                q, k, mask_rows, m_j, i, j, exists, here,
-                scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
-            )  # fmt: skip
-        if SCORES == "write":
-            keep(score_rows, keys, base, e, exists, here, PACKED, BLOCK_N)
-        new_top = tl.maximum(top, tl.max(e, 1))
-        d = gap(e, new_top[:, None])
-        shift = gap(top, new_top)
+    quick: tl.constexpr = MASKED == "" and SCORES == ""
+    top, total, first, second, seen, level = _sums(
+        q, k_base, mask_rows, score_rows, temper, i, exists, lowest, highest, start, stop, keys,
+        k_j, k_d, m_j, scale, softcap, hidden, left, right, offset,
+        MASKED, CAPPED, WINDOWED, TEMPERED, TIED, SCORES, PACKED, quick,
+        WIDTH, BLOCK_M, BLOCK_N, BLOCK_D, PRODUCT,
+    )  # fmt: skip
+    if quick:
+        # A logit that is not finite, or a beta, makes a sum NaN.
+        sums = total + first
         if TEMPERED:
-            w = weight(e, d, temper[:, None])
-            factor = weight(top, shift, temper)
-            second = factor * (second + shift * (2.0 * first + shift * total))
-            second += tl.sum(w * d * d, 1)
-        else:
-            w = tl.where(e == float("-inf"), 0.0, tl.exp(d))
-            factor = tl.exp(shift)
-        first = factor * (first + shift * total) + tl.sum(w * d, 1)
-        total = factor * total + tl.sum(w, 1)
-        seen += tl.sum((e != float("-inf")).to(tl.int32), 1)
-        if TIED:
-            level = tl.where(shift == 0.0, level, 0.0)
-            level += tl.sum(tl.where((e != float("-inf")) & (d == 0.0), 1.0, 0.0), 1)
-        top = new_top
+            sums += second
+        if tl.max(tl.where(exists & (sums - sums != 0.0), 1, 0), 0) > 0:
+            top, total, first, second, seen, level = _sums(
+                q, k_base, mask_rows, score_rows, temper, i, exists, lowest, highest, start, stop,
+                keys, k_j, k_d, m_j, scale, softcap, hidden, left, right, offset,
+                MASKED, CAPPED, WINDOWED, TEMPERED, TIED, SCORES, PACKED, False,
+                WIDTH, BLOCK_M, BLOCK_N, BLOCK_D, PRODUCT,
+            )  # fmt: skip
 
     at = tl.cast(split, tl.int64) * apart + row
     tl.store(maximum + at, tl.where(total == total, top, total), mask=exists)
@@ -106,6 +90,77 @@ def measure(
         tl.store(square + at, second, mask=exists)
     if TIED:
         tl.store(ties + at, level, mask=exists)
+
+
+@triton.jit
+def _sums(
+    q, k_base, mask_rows, score_rows, temper, i, exists, lowest, highest, start, stop, keys,
+    k_j, k_d, m_j, scale, softcap, hidden, left, right, offset,
+    MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, TEMPERED: tl.constexpr,
+    TIED: tl.constexpr, SCORES: tl.constexpr, PACKED: tl.constexpr, QUICK: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """Maximum, the three sums, visible keys and ties, over the keys from start to stop.
+
+    If QUICK, blocks that all rows see whole are taken to hold finite logits only; if one is not,
+    a sum is NaN.
+    """
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    first = tl.zeros([BLOCK_M], tl.float32)
+    second = tl.zeros([BLOCK_M], tl.float32)
+    seen = tl.zeros([BLOCK_M], tl.int32)
+    level = tl.zeros([BLOCK_M], tl.float32)
+    for base in range(start, stop, BLOCK_N):
+        j = base + tl.arange(0, BLOCK_N)
+        here = j < stop
+        plain = False
+        if QUICK:
+            plain = seen_whole(base, stop, lowest, highest, left, right, offset, WINDOWED, BLOCK_N)
+        if SCORES == "read":
+            e = kept(score_rows, keys, base, exists, here, PACKED, BLOCK_N)
+        else:
+            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
+            e, _ = capped(q, k, scale, softcap, CAPPED)
+        if plain:
+            new_top = tl.maximum(top, tl.max(e, 1))
+            d = e - new_top[:, None]
+            w = power(temper[:, None] * d) if TEMPERED else power(d)
+            visible = tl.full([BLOCK_M], BLOCK_N, tl.int32)
+            tied = tl.sum(tl.where(d == 0.0, 1.0, 0.0), 1) if TIED else level
+        else:
+            if SCORES != "read":
+                e = hide(
+                    e, mask_rows, m_j, i, j, exists, here, hidden, left, right, offset,
+                    MASKED, WINDOWED,
+                )  # fmt: skip
+            if SCORES == "write":
+                keep(score_rows, keys, base, e, exists, here, PACKED, BLOCK_N)
+            new_top = tl.maximum(top, tl.max(e, 1))
+            d = gap(e, new_top[:, None])
+            if TEMPERED:
+                w = weight(e, d, temper[:, None])
+            else:
+                w = tl.where(e == float("-inf"), 0.0, power(d))
+            visible = tl.sum((e != float("-inf")).to(tl.int32), 1)
+            tied = level
+            if TIED:
+                tied = tl.sum(tl.where((e != float("-inf")) & (d == 0.0), 1.0, 0.0), 1)
+        shift = gap(top, new_top)
+        if TEMPERED:
+            factor = weight(top, shift, temper)
+            second = factor * (second + shift * (2.0 * first + shift * total))
+            second += tl.sum(w * d * d, 1)
+        else:
+            factor = power(shift)
+        first = factor * (first + shift * total) + tl.sum(w * d, 1)
+        total = factor * total + tl.sum(w, 1)
+        seen += visible
+        if TIED:
+            level = tl.where(shift == 0.0, level, 0.0) + tied
+        top = new_top
+    return top, total, first, second, seen, level
 
 
 @triton.jit
@@ -197,7 +252,8 @@ def attend(
         lowest, highest, keys, left, right, offset, split, splits, WINDOWED, BLOCK_N
     )
     acc, top, total = _sweep(
-        q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop, keys,
+        q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, lowest, highest,
+        start, stop, keys,
         k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
         MASKED, CAPPED, WINDOWED, SCORES, PACKED, CAREFUL, WIDTH, VALUE_WIDTH,
         BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT,
@@ -223,8 +279,9 @@ def attend(
 
 @triton.jit
 def _sweep(
-    q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, start, stop, keys,
-    k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
+    q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, lowest, highest,
+    start, stop, keys, k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset,
+    negligible,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, SCORES: tl.constexpr,
     PACKED: tl.constexpr, CAREFUL: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
@@ -233,33 +290,49 @@ def _sweep(
     """The weighted sum of the values, the largest logit, and the sum of the weights.
 
     If CAREFUL, no block is skipped, and a value that is not finite counts where it has a weight.
+    Otherwise blocks that all rows see whole are taken to hold finite logits only; if one is not,
+    a sum is NaN.
     """
+    quick: tl.constexpr = MASKED == "" and SCORES == "" and not CAREFUL
+    soft = True
+    if quick:
+        soft = tl.max(tl.where(temper == float("inf"), 1, 0), 0) == 0
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     for base in range(start, stop, BLOCK_N):
         j = base + tl.arange(0, BLOCK_N)
         here = j < stop
+        plain = False
+        if quick:
+            plain = soft & seen_whole(
+                base, stop, lowest, highest, left, right, offset, WINDOWED, BLOCK_N
+            )
         if SCORES == "read":
             largest = kept_peak(score_rows, keys, base, exists, PACKED, BLOCK_N)
         else:
             k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
-            e, _ = logits(
-                q, k, mask_rows, m_j, i, j, exists, here,
-                scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
-            )  # fmt: skip
+            e, _ = capped(q, k, scale, softcap, CAPPED)
+            if not plain:
+                e = hide(
+                    e, mask_rows, m_j, i, j, exists, here, hidden, left, right, offset,
+                    MASKED, WINDOWED,
+                )  # fmt: skip
             largest = tl.max(e, 1)
         new_top = tl.maximum(top, largest)
         wanted = 1
         if not CAREFUL:
             distance = temper * (largest - tl.maximum(new_top, expected))
-            weightless = (largest == float("-inf")) | (distance < negligible)
+            weightless = ~exists | (largest == float("-inf")) | (distance < negligible)
             wanted = tl.max(tl.where(weightless, 0, 1), 0)
         if wanted > 0:
             if SCORES == "read":
                 e = kept(score_rows, keys, base, exists, here, PACKED, BLOCK_N)
             v = load_block(v_base, base, stop, v_j, v_d, VALUE_WIDTH, BLOCK_N, BLOCK_V)
-            p = weight(e, gap(e, new_top[:, None]), temper[:, None])
+            if plain:
+                p = power(temper[:, None] * (e - new_top[:, None]))
+            else:
+                p = weight(e, gap(e, new_top[:, None]), temper[:, None])
             factor = weight(top, gap(top, new_top), temper)
             total = factor * total + tl.sum(p, 1)
             acc = acc * factor[:, None]

@@ -37,18 +37,18 @@ _TILES: dict[tuple[str, str], tuple[Candidates, Candidates, Candidates]] = {
         (Tile(64, 32, 8, 2),),
     ),
     ("sm_80", "by_query"): ((Tile(64, 32, 8, 2),), (Tile(64, 64, 8, 2),), (Tile(32, 32, 8, 1),)),
-    ("sm_80", "by_key"): ((Tile(32, 64, 8, 2),), (Tile(32, 64, 8, 2),), (Tile(32, 32, 8, 1),)),
+    ("sm_80", "by_key"): ((Tile(32, 32, 8, 2),), (Tile(32, 64, 8, 2),), (Tile(32, 32, 8, 1),)),
     ("sm_90", "measure"): (
         (Tile(128, 64, 8, 3),),
         (Tile(128, 64, 8, 3),),
         (Tile(128, 64, 8, 2),),
     ),
     ("sm_90", "attend"): (
-        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3)),
+        (Tile(128, 32, 8, 3), Tile(128, 64, 8, 3)),
         (Tile(128, 32, 8, 3),),
         (Tile(64, 32, 8, 2),),
     ),
-    ("sm_90", "by_query"): ((Tile(128, 64, 8, 2),), (Tile(64, 32, 8, 2),), (Tile(32, 32, 8, 1),)),
+    ("sm_90", "by_query"): ((Tile(64, 64, 8, 2),), (Tile(64, 32, 8, 2),), (Tile(32, 32, 8, 1),)),
     ("sm_90", "by_key"): ((Tile(64, 64, 8, 2),), (Tile(32, 64, 8, 2),), (Tile(32, 32, 8, 1),)),
     ("gfx942", "measure"): (
         (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2)),
@@ -56,8 +56,8 @@ _TILES: dict[tuple[str, str], tuple[Candidates, Candidates, Candidates]] = {
         (Tile(64, 32, 4, 1),),
     ),
     ("gfx942", "attend"): (
-        (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2)),
-        (Tile(128, 64, 4, 1), Tile(64, 64, 4, 1)),
+        (Tile(64, 64, 4, 2), Tile(128, 64, 4, 2)),
+        (Tile(64, 64, 4, 1),),
         (Tile(64, 32, 4, 1),),
     ),
     ("gfx942", "by_query"): ((Tile(64, 64, 4, 1),), (Tile(64, 32, 4, 1),), (Tile(32, 32, 4, 1),)),

@@ -81,17 +81,49 @@ def logits(
 
     MASKED is "boolean", "additive" or "".
     """
+    e, bent = capped(q, k, scale, softcap, CAPPED)
+    e = hide(e, mask_rows, m_j, i, j, exists, here, hidden, left, right, offset, MASKED, WINDOWED)
+    return e, bent
+
+
+@triton.jit
+def capped(q, k, scale, softcap, CAPPED: tl.constexpr):
+    """Logits before masks, and tanh of the soft cap."""
     e = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     bent = e
     if CAPPED:
         bent = _tanh(e / softcap)
         e = softcap * bent
+    return e, bent
+
+
+@triton.jit
+def hide(
+    e, mask_rows, m_j, i, j, exists, here, hidden, left, right, offset,
+    MASKED: tl.constexpr, WINDOWED: tl.constexpr,
+):  # fmt: skip
+    """Add an additive mask, and put -inf where a key is hidden."""
     visible, bias = visibility(
         mask_rows, m_j, i, j, exists, here, hidden, left, right, offset, MASKED, WINDOWED
     )
     if MASKED == "additive":
         e += bias
-    return tl.where(visible, e, float("-inf")), bent
+    return tl.where(visible, e, float("-inf"))
+
+
+@triton.jit
+def seen_whole(
+    base, stop, first, last, left, right, offset, WINDOWED: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """Whether queries `first` to `last` see all keys of a block, as far as positions go.
+
+    Then no entry needs to be looked at. Most blocks are like that.
+    """
+    whole = base + BLOCK_N <= stop
+    if WINDOWED:
+        whole = whole & (base >= last + offset - left)
+        whole = whole & (base + BLOCK_N <= first + offset + right + 1)
+    return whole
 
 
 @triton.jit
@@ -188,13 +220,19 @@ def gap(e, maximum):
 @triton.jit
 def weight(e, d, beta):
     """exp(beta d), where d = e - maximum; at an infinite beta only the maxima have weight."""
-    return tl.where(e == float("-inf"), 0.0, tl.where(d == 0.0, 1.0, tl.exp(beta * d)))
+    return tl.where(e == float("-inf"), 0.0, tl.where(d == 0.0, 1.0, power(beta * d)))
+
+
+@triton.jit
+def power(x):
+    """exp(x), or 0 where that is no normal number: GPUs have this in hardware, and no more."""
+    return tl.exp2(1.4426950408889634 * x)
 
 
 @triton.jit
 def _tanh(x):
     """To a few roundings, also near 0, where the quotient cancels."""
-    decay = tl.exp(-2.0 * tl.abs(x))
+    decay = power(-2.0 * tl.abs(x))
     large = (1.0 - decay) / (1.0 + decay)
     square = x * x
     small = x * (1.0 + square * (-1.0 / 3.0 + square * (2.0 / 15.0 - square * (17.0 / 315.0))))
