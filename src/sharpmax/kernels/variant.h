@@ -8,7 +8,7 @@ namespace sharpmax {
 struct Kernels {
   void (*statistics)(const sharpmax_problem&, const sharpmax_rows&);
   void (*forward)(const sharpmax_problem&, const sharpmax_policy&, const sharpmax_results&);
-  void (*row_gradient)(const sharpmax_problem&, const sharpmax_upstream&, void*, void*, void*);
+  void (*row_gradient)(const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_moments&);
   void (*backward)(const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_terms&, const sharpmax_gradients&);
 };
 
