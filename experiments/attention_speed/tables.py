@@ -49,6 +49,10 @@ def tables(results: Path) -> dict[str, str]:
         found["attention-comparison"] = comparison_table(benchmark)
     if profile := _read(results / "profile.json"):
         found["attention-profile"] = profile_table(profile)
+    if (results / "jax.json").exists():
+        from experiments.attention_speed.jax_benchmark import jax_tables
+
+        found |= jax_tables(results)
     return {name: table.to_markdown() for name, table in found.items()}
 
 

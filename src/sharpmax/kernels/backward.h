@@ -192,8 +192,12 @@ template <class T> struct Backward {
     // Where units would leave threads idle, the rows of each are dealt out in turn; each part has its own sums.
     const int64_t parts = units % threads == 0 || units >= 4 * threads ? 1 : std::clamp<int64_t>(threads, 1, std::max<int64_t>(chunks, 1));
     const int64_t key_stride = padded<T>(problem.width), value_stride = padded<T>(problem.value_width);
-    const bool direct_keys = parts == 1 && problem.key.scalar == native_scalar<T>() && key_stride == key_gradient.row;
-    const bool direct_values = parts == 1 && problem.value.scalar == native_scalar<T>() && value_stride == value_gradient.row;
+    // Sums go straight to where adjacent rows take as many numbers as they do in a share.
+    const auto direct = [parts](const Strided& of, const sharpmax_writable& gradient, int64_t width, int64_t stride) {
+      return parts == 1 && of.scalar == native_scalar<T>() && stride == width && gradient.row == width;
+    };
+    const bool direct_keys = direct(problem.key, key_gradient, problem.width, key_stride);
+    const bool direct_values = direct(problem.value, value_gradient, problem.value_width, value_stride);
     std::vector<Share> shares(parts > 1 ? units * parts : 0);
     const int64_t work = 3 * work_of(problem);
     run_tasks(problem, units * parts, work, [&](const Take& take) {
