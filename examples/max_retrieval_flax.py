@@ -24,7 +24,8 @@ CLASSES, WIDTH, BATCH = 10, 128, 128
 
 class Head(nn.Module):
     """One attention head between MLPs: the item layers after GELU are linear, and so applied to
-    the query and to the mixture instead of to every item."""
+    the query and to the mixture instead of to every item.
+    """
 
     @nn.compact
     def __call__(self, items, query, count, policy=None, measure=False):

@@ -140,10 +140,10 @@ def extra_memory(name: str, length: int) -> int:
 
     It is what the process grows by beyond its inputs, without the output.
     """
-    call = jax.jit(
-        partial(sharpmax.jax.attention, policy=Exponential(4.5), implementation=name)
+    call = jax.jit(partial(sharpmax.jax.attention, policy=Exponential(4.5), implementation=name))
+    inputs = jax.block_until_ready(
+        jax.random.normal(jax.random.key(0), (3, 1, length, HEADS, WIDTH))
     )
-    inputs = jax.block_until_ready(jax.random.normal(jax.random.key(0), (3, 1, length, HEADS, WIDTH)))
     arrays = jax.block_until_ready([inputs[0], inputs[1], inputs[2]])
     compiled = call.lower(*arrays).compile()
     small = jnp.ones((1, 256, HEADS, WIDTH))

@@ -273,9 +273,7 @@ def _attend_finish(state: tuple[Array, ...]) -> tuple[Array, ...]:
 ATTEND = Sweep(_attend_start, _attend_step, _attend_finish, ("output", jnp.float32, jnp.float32))
 
 
-def call(
-    kernel: Callable[..., None], layout: Layout, sweep: Sweep, **options: Any
-) -> list[Array]:
+def call(kernel: Callable[..., None], layout: Layout, sweep: Sweep, **options: Any) -> list[Array]:
     """Run a kernel over all blocks."""
     arrays = layout.arrays
     results = pl.pallas_call(

@@ -131,9 +131,7 @@ def _measure_forward(problem: Any) -> tuple[Any, Any]:
 def _measure_backward(kept: Any, given: Any) -> tuple[Problem]:
     problem, (maximum, mass, moment, _), wants_bias = kept
     by_maximum, by_mass, by_moment = map(_full, given[:3])
-    terms, to_maximum = through_statistics(
-        mass, moment, by_maximum, by_mass, by_moment
-    )
+    terms, to_maximum = through_statistics(mass, moment, by_maximum, by_mass, by_moment)
 
     # At beta = inf the weights are those of the largest logits, evenly where these tie.
     def largest() -> tuple[Array, Array]:
@@ -217,7 +215,9 @@ def _attend_backward(kept: Any, given: Any) -> tuple[Problem, Array | None]:
     by_output, _, by_mass = given
     if not isinstance(by_mass, SymbolicZero):
         through = by_mass * jnp.exp(upstream.log_mass)
-        upstream = upstream._replace(of_log_mass=jnp.where(upstream.log_mass == -jnp.inf, 0, through))
+        upstream = upstream._replace(
+            of_log_mass=jnp.where(upstream.log_mass == -jnp.inf, 0, through)
+        )
     upstream = _from_output(upstream, by_output)
     by_beta = None if wants_beta is None else calls.row_gradient(problem, upstream)[0]
     return calls.backward(problem, upstream, (None,) * 4, wants_bias is not None), by_beta

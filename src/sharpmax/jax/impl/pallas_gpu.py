@@ -74,9 +74,7 @@ def _measured(problem: Problem) -> tuple[Array, ...]:
     return tuple(_run(problem, (), MEASURE))
 
 
-def _mixed(
-    problem: Problem, beta: Array, maximum: Array | None
-) -> tuple[Array, Array, Array]:
+def _mixed(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array, Array, Array]:
     rows = (beta,) if maximum is None else (beta, maximum)
     output, peak, mass = _run(problem, rows, ATTEND)
     return output, peak, mass

@@ -20,7 +20,6 @@ from sharpmax.jax._temperature import through_statistics
 from sharpmax.jax.impl import _tiles as tiles
 from sharpmax.policies import Policy
 
-
 Measured = Callable[[Problem], tuple[Array, ...]]
 """Problem -> maximum, mass, moment, count."""
 Mixed = Callable[[Problem, Array, Array | None], tuple[Array, Array, Array]]
