@@ -10,6 +10,7 @@ the rows that have become flatter, with the same weights.
 """
 
 import argparse
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +24,9 @@ CLASSES, WIDTH, BATCH = 10, 128, 128
 
 
 class Head(nn.Module):
-    """One attention head between MLPs: the item layers after GELU are linear, and so applied to
-    the query and to the mixture instead of to every item.
+    """One attention head between MLPs.
+
+    The layers of the items behind GELU are linear, and so applied to the query and the mixture.
     """
 
     @nn.compact
@@ -92,6 +94,12 @@ def accuracy(weights, policy, size, sets, chunk=1 << 16):
     return sum(float(right(key)) for key in keys) / len(keys)
 
 
+def write(*cells):
+    """Write one row of the table."""
+    sys.stdout.write(" ".join(cells) + "\n")
+    sys.stdout.flush()
+
+
 def main(arguments=None):
     """Train, calibrate and print one row per method."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -103,12 +111,12 @@ def main(arguments=None):
     weights = train(given.steps, given.seed)
     items, query, _ = sample(jax.random.key(1), 4096, 16, 16)
     reference = float(Head().apply(weights, items, query, 16, measure=True))
-    print("accuracy, %".ljust(32), *(f"{size:>8,}" for size in given.sizes))
+    write("accuracy, %".ljust(32), *(f"{size:>8,}" for size in given.sizes))
     for policy in (None, Exponential(reference)):
         sets = [max(256, min(given.sets, (1 << 23) // size)) for size in given.sizes]
         found = [accuracy(weights, policy, *each) for each in zip(given.sizes, sets, strict=True)]
         name = "softmax" if policy is None else f"Exponential({reference:.3f})"
-        print(name.ljust(32), *(f"{100 * share:8.2f}" for share in found))
+        write(name.ljust(32), *(f"{100 * share:8.2f}" for share in found))
 
 
 if __name__ == "__main__":

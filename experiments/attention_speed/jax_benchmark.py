@@ -194,7 +194,7 @@ def _table(result: dict[str, Any]) -> Table:
         ["work", "peer", *header, "target", "stretch target", "verdict"],
         rows,
         title="sharpmax.jax.attention, time relative to a peer",
-        caption=f"float32, 1 × {HEADS} heads × keys × {WIDTH}, {where}. "
+        caption=f"float32, {HEADS} heads, width {WIDTH}, {where}. "
         f"Written by `{result['command']}`.",
         words=2,
     )

@@ -156,7 +156,7 @@ def _agrees(impl: str, case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
         set_tiles(patch, 40, 100)
         if case.query.dtype in WITHOUT.get(impl, ()):
-            with pytest.raises(NotImplementedError, match="query: .* got float"):
+            with pytest.raises(NotImplementedError, match=r"query: .* got float"):
                 converted(case, impl)
             return
         output, statistics = converted(case, impl)

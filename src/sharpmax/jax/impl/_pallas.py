@@ -199,7 +199,10 @@ def _bias(problem: Problem, pad_queries: int, pad_keys: int) -> Array | None:
         added, shown = problem.added(mask)
         mask = jnp.where(shown, added, -jnp.inf)
     mask = mask.transpose(0, 1, 3, 2)
-    pads = [0 if size == 1 else pad for size, pad in zip(mask.shape[2:], (pad_keys, pad_queries))]
+    pads = [
+        0 if size == 1 else pad
+        for size, pad in zip(mask.shape[2:], (pad_keys, pad_queries), strict=True)
+    ]
     return jnp.pad(mask, [(0, 0), (0, 0), (0, pads[0]), (0, pads[1])])
 
 

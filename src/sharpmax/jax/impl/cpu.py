@@ -158,7 +158,7 @@ def _temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
 
 
 def _tempered(problem: Problem, beta: Array, maximum: Array) -> tuple[Any, Any]:
-    output, here, _, log_mass = calls.forward(problem, Form.GIVEN, None, beta, False)
+    _, here, _, log_mass = calls.forward(problem, Form.GIVEN, None, beta, False)
     upstream = Upstream(None, None, None, beta, log_mass, here)
     _, mean, variance = calls.row_gradient(problem, upstream)
     shift = gap(here, maximum)
