@@ -52,7 +52,7 @@ def compile_for(machine: str, library: Path) -> None:
 
 
 def check(library: Path) -> None:
-    """Refuse a library that needs a newer glibc, or anything besides it, or has no entry for JAX."""
+    """Refuse a library that needs more than an old glibc, or has no entry for JAX."""
     content = library.read_bytes()
     if b"\0sharpmax_xla\0" not in content:
         sys.exit(f"{library.name}: compiled without jaxlib, which has to be installed")
