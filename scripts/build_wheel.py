@@ -52,8 +52,10 @@ def compile_for(machine: str, library: Path) -> None:
 
 
 def check(library: Path) -> None:
-    """Refuse a library that needs a newer glibc, or anything besides it."""
+    """Refuse a library that needs more than an old glibc, or has no entry for JAX."""
     content = library.read_bytes()
+    if b"\0sharpmax_xla\0" not in content:
+        sys.exit(f"{library.name}: compiled without jaxlib, which has to be installed")
     found = {tuple(map(int, v.split(b"."))) for v in re.findall(rb"GLIBC_([\d.]+)", content)}
     needed = set(re.findall(rb"\0((?:lib|ld-)[\w+-]+\.so[.\d]*)(?=\0)", content))
     others = {n for n in needed if not re.match(rb"lib(c|m|pthread|dl|rt)\.so|ld-linux", n)}

@@ -50,3 +50,16 @@ def test_a_calibration_of_another_model_is_refused(harness: dict[str, Any], tmp_
     Calibration("", "llama", (9,) * 30).save(tmp_path / "other.json")
     with pytest.raises(OtherModelError, match="30 attention layers, LlamaForCausalLM has 2"):
         harness["main"](["--calibration", str(tmp_path / "other.json")])
+
+
+def test_the_head_of_the_paper_in_flax(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flax")
+    pytest.importorskip("optax")
+    example = runpy.run_path(str(FOLDER / "max_retrieval_flax.py"))
+    example["main"](["--steps", "400", "--sizes", "16", "256", "--sets", "256"])
+    header, plain, mended = capsys.readouterr().out.splitlines()
+    assert header.split()[-2:] == ["16", "256"]
+    seen, more = map(float, plain.split()[-2:])
+    assert seen > 40  # ten classes, so chance is 10
+    assert more < seen
+    assert mended.split()[-2:] != plain.split()[-2:]

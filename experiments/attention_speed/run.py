@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -41,16 +41,27 @@ def run(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda for a GPU of NVIDIA or AMD.")] = "cpu",
+    framework: Annotated[
+        Literal["torch", "jax"], typer.Option(help="Whose attention to time.")
+    ] = "torch",
     quick: Quick = False,
     resume: Resume = False,
     output: Output = Path("build/attention_speed"),
 ) -> None:
     """Time sharpmax.attention against scaled_dot_product_attention on the same inputs.
 
+    With --framework jax, time sharpmax.jax.attention against jax.nn.dot_product_attention and the
+    paper's code instead, and write jax.json; --workload and --threads do not apply.
+
     A full run takes about 15 minutes on two idle cores; --quick takes less than a minute. Writes
     benchmark.json, profile.json and figures to OUTPUT. On a GPU the inputs are bfloat16, the
     kernels those of impl="triton", and the baseline PyTorch's flash kernels.
     """
+    if framework == "jax":
+        if workload or threads:
+            raise typer.BadParameter("expected none of --workload, --threads with --framework jax")
+        _run_jax(context, quick, resume, output)
+        return
     chosen = set(workload or KINDS)
     for kind in chosen - KINDS.keys():
         expected = ", ".join(KINDS)
@@ -103,3 +114,25 @@ def run(
         except NotImplementedError as error:
             raise RefusedError(f"the benchmark needs the kernels: {error}") from error
     show(console, printed, [*sorted(output.glob("*.json")), *figures(output)])
+
+
+def _run_jax(context: typer.Context, quick: bool, resume: bool, output: Path) -> None:
+    # JAX is an extra, and importing it takes a second.
+    from experiments.attention_speed.jax_benchmark import FILE, jax_plan, jax_tables
+
+    console, steps = Console(), jax_plan(quick)
+    with Bars(console, transient=True, auto_refresh=False) as bars:
+        bar = bars.add("Timing", len(steps))
+        run_steps(
+            output / FILE,
+            {
+                "command": current_command(context),
+                "experiment": "attention speed in JAX",
+                **conditions(["numpy", "jax", "jaxlib"]),
+                "settings": {"quick": quick},
+            },
+            steps,
+            resume=resume,
+            on_step=lambda number, name: bars.step(bar, number, name),
+        )
+    show(console, jax_tables(output).values(), [output / FILE])

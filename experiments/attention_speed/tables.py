@@ -53,6 +53,10 @@ def tables(results: Path) -> dict[str, str]:
         found["attention-compilation"] = compilation.table(compiled)
     if predicted := _read(results / "roofline.json"):
         found["attention-roofline"] = roofline.table(predicted)
+    if (results / "jax.json").exists():
+        from experiments.attention_speed.jax_benchmark import jax_tables
+
+        found |= jax_tables(results)
     return {name: table.to_markdown() for name, table in found.items()}
 
 

@@ -95,7 +95,7 @@ def test_asking_whether_it_can_serve_compiles_nothing(tmp_path: Path) -> None:
 
 
 TINY = """
-extern "C" __attribute__((visibility("default"))) int sharpmax_interface() { return 1; }
+extern "C" __attribute__((visibility("default"))) int sharpmax_interface() { return 2; }
 """
 
 

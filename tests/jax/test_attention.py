@@ -15,7 +15,8 @@ from hypothesis import given, settings
 import sharpmax.jax
 from attention_cases import Case, cases, largest_error
 from sharpmax.jax._api import IMPLEMENTATIONS
-from sharpmax.jax.impl import _tiles
+from sharpmax.jax.impl import _pallas, _tiles, pallas_gpu, pallas_tpu
+from sharpmax.jax.impl._pallas import Blocks
 from sharpmax.policies import Constant, EntropyTarget, Exponential, Hard, Identity, LogLength
 
 every_impl = pytest.mark.parametrize("impl", list(IMPLEMENTATIONS))
@@ -24,8 +25,16 @@ every_impl = pytest.mark.parametrize("impl", list(IMPLEMENTATIONS))
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tiles, of which the last is cut off, also for small problems."""
-    monkeypatch.setattr(_tiles, "QUERIES", 4)
-    monkeypatch.setattr(_tiles, "KEYS", 5)
+    set_tiles(monkeypatch, 4, 5)
+    monkeypatch.setattr(_pallas, "INTERPRET", True)
+
+
+def set_tiles(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int) -> None:
+    blocks = Blocks(queries, keys)
+    monkeypatch.setattr(_tiles, "QUERIES", queries)
+    monkeypatch.setattr(_tiles, "KEYS", keys)
+    monkeypatch.setattr(pallas_tpu, "BLOCKS", {512: blocks})
+    monkeypatch.setattr(pallas_gpu, "LAUNCHES", {256: pallas_gpu.Launch(blocks, 4, 2)})
 
 
 def made(dtype: str = "float32", queries: int = 9, keys: int = 11) -> list[jax.Array]:
@@ -125,10 +134,19 @@ def _tensor(array: jax.Array) -> torch.Tensor:
     return torch.from_numpy(np.array(array, "float64"))
 
 
-@pytest.mark.parametrize("impl", ["reference"])
+@every_impl
 def test_it_agrees_with_the_specification_on_the_cases_of_pytorch(impl: str) -> None:
+    # Drawing is the same for all, and compiling takes longest: "cpu" has nothing to compile.
+    count = 12 if impl == "cpu" else 3
     with jax.enable_x64(True):
-        settings(max_examples=4)(given(case=cases())(lambda case: _agrees(impl, case)))()
+        settings(max_examples=count)(given(case=cases())(lambda case: _agrees(impl, case)))()
+
+
+WITHOUT = {
+    "pallas_tpu": (torch.float64, torch.float16),
+    "pallas_gpu": (torch.float64,),
+}
+"""What an implementation documents not to serve."""
 
 
 def _agrees(impl: str, case: Case) -> None:
@@ -136,8 +154,11 @@ def _agrees(impl: str, case: Case) -> None:
     exact, exact_statistics = case.exact()
     reference, _ = case.run("reference")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_tiles, "QUERIES", 40)
-        patch.setattr(_tiles, "KEYS", 100)
+        set_tiles(patch, 40, 100)
+        if case.query.dtype in WITHOUT.get(impl, ()):
+            with pytest.raises(NotImplementedError, match=r"query: .* got float"):
+                converted(case, impl)
+            return
         output, statistics = converted(case, impl)
     allowed = 4 * largest_error(reference, exact) + 8 * torch.finfo(case.query.dtype).eps
     if isinstance(case.policy, EntropyTarget):
@@ -156,8 +177,14 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_gradients_are_those_of_the_specification(name: str) -> None:
+@pytest.mark.parametrize(
+    ("impl", "name"),
+    [
+        *((impl, name) for impl in ("cpu", "xla") for name in KINDS),
+        *((impl, "hard, sink") for impl in IMPLEMENTATIONS if impl.startswith("pallas")),
+    ],
+)
+def test_gradients_are_those_of_the_specification(impl: str, name: str) -> None:
     policy, options = KINDS[name]
     arrays = made()
     floating = {n: x for n, x in options.items() if n in ("bias", "sink")}
@@ -173,7 +200,7 @@ def test_gradients_are_those_of_the_specification(name: str) -> None:
         jax.jit(jax.grad(functools.partial(loss, impl), argnums=(0, 1, 2)))(
             arrays, policy, floating
         )
-        for impl in ("xla", "reference")
+        for impl in (impl, "reference")
     )
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         size = 1.0 + float(jnp.abs(other).max())
@@ -201,19 +228,22 @@ def test_gradients_of_statistics_that_see_the_maximum() -> None:
         )
         return (output**2).sum()
 
-    gradients = [
-        jax.grad(functools.partial(loss, impl), (0, 1))(query, key) for impl in ("xla", "reference")
-    ]
-    for one, other in zip(*gradients, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-4)
+    cpu, xla, exact = (
+        jax.grad(functools.partial(loss, impl), (0, 1))(query, key)
+        for impl in ("cpu", "xla", "reference")
+    )
+    for one, other, expected in zip(cpu, xla, exact, strict=True):
+        np.testing.assert_allclose(one, expected, atol=1e-4)
+        np.testing.assert_allclose(other, expected, atol=1e-4)
 
 
-def test_vmap_checkpoint_and_export() -> None:
+@pytest.mark.parametrize("impl", ["cpu", "xla"])
+def test_vmap_checkpoint_and_export(impl: str) -> None:
     query, key, value = made()
 
     def attend(query: jax.Array, reference: jax.Array) -> jax.Array:
         return sharpmax.jax.attention(
-            query, key, value, policy=Exponential(reference), implementation="xla"
+            query, key, value, policy=Exponential(reference), implementation=impl
         )
 
     references = jnp.array([0.2, 1.0])
@@ -228,7 +258,9 @@ def test_vmap_checkpoint_and_export() -> None:
         jax.grad(functools.partial(loss, f))(query) for f in (attend, jax.checkpoint(attend))
     )
     np.testing.assert_allclose(plain, saved, atol=1e-6)
-    exported = jax.export.export(jax.jit(attend))(query, references[0])
+    # The kernels are a custom call, and JAX wants to hear that the reader has them, too.
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("sharpmax")]
+    exported = jax.export.export(jax.jit(attend), disabled_checks=allowed)(query, references[0])
     again = jax.export.deserialize(exported.serialize())
     np.testing.assert_allclose(again.call(query, references[0]), mapped[0], atol=1e-5)
 
@@ -255,6 +287,56 @@ def test_hidden_numbers_may_be_anything_and_empty_rows_are_zeros(impl: str) -> N
     # A value that is seen comes through.
     shown = sharpmax.jax.attention(query, value, value, implementation=impl)
     assert np.isnan(shown).any()
+
+
+LOWERED = (("pallas_tpu", "tpu"), ("pallas_gpu", "cuda"), ("pallas_gpu", "rocm"))
+
+
+@pytest.mark.parametrize(("impl", "platform"), LOWERED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pallas_kernels_lower_for_their_hardware(
+    impl: str, platform: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the tiles of the hardware
+    monkeypatch.setattr(IMPLEMENTATIONS[impl], "unsupported", lambda *_: None)
+    arrays = [jax.ShapeDtypeStruct((1, 600, heads, 64), dtype) for heads in (4, 2, 2)]
+    attend = functools.partial(
+        sharpmax.jax.attention,
+        policy=Exponential(1.0),
+        bias=jnp.zeros((1, 4, 1, 600)),
+        local_window_size=100,
+        logits_soft_cap=30.0,
+        key_value_seq_lengths=jnp.array([500]),
+        implementation=impl,
+    )
+    chip = jax.sharding.AbstractDevice("TPU v5", num_cores=1, platform="tpu")
+    mesh = jax.sharding.AbstractMesh((1,), ("x",), abstract_device=chip)
+    with jax.sharding.use_abstract_mesh(mesh if platform == "tpu" else None):
+        lowered = jax.jit(attend).trace(*arrays).lower(lowering_platforms=(platform,))
+    kernel = "tpu_custom_call" if platform == "tpu" else "__gpu$xla.gpu.triton"
+    assert lowered.as_text().count(f"@{kernel}") == 2  # measure and attend
+
+
+def test_the_simulator_finds_no_race_and_no_stray_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax.experimental.pallas import tpu
+
+    parameters = tpu.InterpretParams(
+        detect_races=True, out_of_bounds_reads="raise", uninitialized_memory="nan"
+    )
+    monkeypatch.setattr(_pallas, "INTERPRET", parameters)
+    monkeypatch.setattr(pallas_tpu, "BLOCKS", {512: Blocks(8, 8)})
+    ours, exact = (
+        sharpmax.jax.attention(*made(), policy=Exponential(0.5), implementation=impl)
+        for impl in ("pallas_tpu", "reference")
+    )
+    np.testing.assert_allclose(ours, exact, atol=1e-5)
+
+
+def test_the_tiles_fit_their_memory() -> None:
+    for width, blocks in pallas_tpu.BLOCKS.items():
+        assert pallas_tpu.vmem_bytes(width, width, blocks) <= 16 * 2**20
+    for width, launch in pallas_gpu.LAUNCHES.items():
+        assert pallas_gpu.shared_bytes(width, launch, 2) <= 99 * 2**10
 
 
 def test_statistics_alone() -> None:

@@ -28,6 +28,8 @@ shards = (P(), P(None, "k"), P(None, "k"), P(None, None, None, "k"), P())
 lengths = jnp.array([12, 7])
 for policy, options, checked in (
     (Exponential(0.5), {"is_causal": True, "implementation": "xla"}, True),
+    (Exponential(0.5), {"is_causal": True, "implementation": "cpu"}, True),
+    (EntropyTarget(0.8), {"implementation": "cpu"}, True),
     (EntropyTarget(0.8), {"implementation": "reference"}, True),
     (Exponential(0.5), {"key_value_seq_lengths": lengths, "implementation": "reference"}, False),
 ):
@@ -60,14 +62,15 @@ for policy, options, checked in (
 # Over a batch, with a bias that is the same on every device.
 spread = jax.shard_map(
     lambda q, b: sharpmax.jax.attention(
-        q, q, q, b, policy=Exponential(0.5), implementation="xla"),
+        q, q, q, b, policy=Exponential(0.5), sink=sink[:2], implementation="cpu"),
     mesh=mesh, in_specs=(P("k"), P()), out_specs=P("k"))
 many = jnp.asarray(rng.normal(size=(4, 6, 2, 8)), "float32")
 square = bias[:, :2, :, :6]
 def summed(f, b):
     return (f(many, b) ** 2).sum()
 def plain(q, b):
-    return sharpmax.jax.attention(q, q, q, b, policy=Exponential(0.5), implementation="xla")
+    return sharpmax.jax.attention(
+        q, q, q, b, policy=Exponential(0.5), sink=sink[:2], implementation="xla")
 np.testing.assert_allclose(
     jax.grad(lambda b: summed(spread, b))(square), jax.grad(lambda b: summed(plain, b))(square),
     atol=1e-4)
@@ -89,4 +92,4 @@ def test_four_devices_give_what_one_gives() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("agrees") == 4
+    assert done.stdout.count("agrees") == 6

@@ -12,13 +12,22 @@ from sharpmax._statistics import RowStatistics
 from sharpmax.jax import _problem as problems
 from sharpmax.jax import _temperature as temperature
 from sharpmax.jax._problem import Array, Problem
-from sharpmax.jax.impl import reference, xla
+from sharpmax.jax.impl import cpu, pallas_gpu, pallas_tpu, reference, xla
 from sharpmax.policies import Identity, Policy
 
-Implementation = Literal["xla", "reference"]
+Implementation = Literal["cpu", "xla", "pallas_tpu", "pallas_gpu", "reference"]
 
-IMPLEMENTATIONS: dict[str, Any] = {"xla": xla, "reference": reference}
-"""By name, the fastest first. `sharpmax.jax.impl` says what each provides."""
+IMPLEMENTATIONS: dict[str, Any] = {
+    "cpu": cpu,
+    "xla": xla,
+    "pallas_tpu": pallas_tpu,
+    "pallas_gpu": pallas_gpu,
+    "reference": reference,
+}
+"""By name, in the order in which None tries them. `sharpmax.jax.impl` says what each provides.
+
+Those of Pallas come behind "xla", which serves everything, until they have run on hardware.
+"""
 
 _PLAIN = Identity()
 

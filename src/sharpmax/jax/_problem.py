@@ -195,23 +195,24 @@ def spread(problem: Problem) -> Problem:
     # A sink enters where the devices have been joined, in plain JAX.
     sink, problem = problem.sink, without(problem, "sink")
     leaves = jax.tree.leaves(problem)
-    axes = frozenset().union(*(_varying(leaf) for leaf in leaves))
+    axes = frozenset().union(*(varying(leaf) for leaf in leaves))
     if problem.axis_name is not None and axes:
         axes |= {problem.axis_name}
-    varying: Problem = jax.tree.map(
-        lambda leaf: jax.lax.pcast(leaf, tuple(sorted(axes - _varying(leaf))), to="varying"),
+    spread_out: Problem = jax.tree.map(
+        lambda leaf: jax.lax.pcast(leaf, tuple(sorted(axes - varying(leaf))), to="varying"),
         problem,
     )
-    return replace(varying, sink=sink)
+    return replace(spread_out, sink=sink)
 
 
 def vary_with(problem: Problem, array: Array) -> Array:
     """Let an array vary over the same mesh axes as the arrays of a problem."""
-    axes = _varying(problem.query) - _varying(array)
+    axes = varying(problem.query) - varying(array)
     return jax.lax.pcast(array, tuple(sorted(axes)), to="varying")
 
 
-def _varying(array: Array) -> frozenset[str]:
+def varying(array: Array) -> frozenset[str]:
+    """Return the mesh axes over which an array varies, inside of `shard_map`."""
     axes: frozenset[str] = jax.typeof(array).manual_axis_type.varying
     return axes
 

@@ -8,6 +8,7 @@ and across devices are those of this composition.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +40,10 @@ def attend(implementation: Any, problem: Problem, policy: Policy, measured: bool
         ValueError: for parameters that do not fit the number of heads.
     """
     policy.check_heads(problem.query.shape[2])
+    if hasattr(implementation, "fused") and problem.axis_name is None:
+        result = _fused(implementation, problem, policy)
+        if result is not None:
+            return result
     statistics, maximum = None, None
     beta = None if measured else _constant(policy, problem)
     if beta is None:
@@ -54,6 +59,25 @@ def attend(implementation: Any, problem: Problem, policy: Policy, measured: bool
     local = vary_with(problem, beta)
     output, maximum, mass = implementation.attend(problem, local, maximum)
     output, log_mass = _joined(problem, output, beta, lax.stop_gradient(maximum), mass)
+    return Result(output, log_mass, lax.stop_gradient(statistics))
+
+
+def _fused(implementation: Any, problem: Problem, policy: Policy) -> Result | None:
+    """Attend in one pass, if the policy has a closed form."""
+    found = policy.kernel_form()
+    if found is None:
+        return None
+    exact = jnp.result_type(float)
+    columns = [jnp.atleast_1d(jnp.asarray(column, exact)) for column in found.columns]
+    table = jnp.stack(jnp.broadcast_arrays(*columns), -1) if columns else jnp.zeros((1, 0), exact)
+    if problem.sink is not None:
+        problem = replace(problem, sink=vary_with(problem, problem.sink))
+    done = implementation.fused(problem, found.form, vary_with(problem, table))
+    if done is None:
+        return None
+    output, statistics, beta, relative = done
+    maximum = statistics.maximum
+    log_mass = jnp.where(maximum == 0, 0.0, beta * maximum) + relative
     return Result(output, log_mass, lax.stop_gradient(statistics))
 
 
@@ -88,6 +112,26 @@ def _complete(problem: Problem, here: RowStatistics) -> RowStatistics:
         alone = RowStatistics(sink, one, jnp.zeros_like(sink), there.astype(here.count.dtype))
         here = here.merge(alone)
     return here
+
+
+def through_statistics(
+    mass: Array, moment: Array, by_maximum: Array, by_mass: Array, by_moment: Array
+) -> tuple[tuple[Array, Array], Array]:
+    """Turn gradients by maximum, mass and moment into gradients by the logits.
+
+    Returns:
+        a and c of exp(d) (a + c d), where d = e - maximum, and the gradient that goes to the
+        largest logit, evenly to those that tie.
+    """
+    # Mass and moment also change with the maximum. For the entropy that cancels: where only
+    # rounding is left, there is no dependence on the maximum.
+    parts = (by_maximum, -by_mass * mass, -by_moment * (moment + mass))
+    to_maximum = parts[0] + parts[1] + parts[2]
+    rounding = 64 * jnp.finfo(mass.dtype).eps * sum(jnp.abs(part) for part in parts)
+    to_maximum = jnp.where((mass > 0) & (jnp.abs(to_maximum) > rounding), to_maximum, 0.0)
+    occupied = mass > 0
+    terms = jnp.where(occupied, by_mass + by_moment, 0.0), jnp.where(occupied, by_moment, 0.0)
+    return terms, to_maximum
 
 
 def _over_devices(here: RowStatistics, axis: str) -> RowStatistics:

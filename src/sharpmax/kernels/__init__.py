@@ -6,8 +6,6 @@ arrays, and results that it has allocated; this module packs the structs of the 
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -31,8 +29,8 @@ __all__ = [
     "failure",
     "forward",
     "load",
-    "packed_forward",
     "row_gradient",
+    "run",
     "statistics",
     "unavailable",
 ]
@@ -44,13 +42,27 @@ TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3, "bool": 4}
 _PROBLEM = struct.Struct("14q2d22q").pack
 _POLICY = struct.Struct("5q").pack
 _ROWS = struct.Struct("4q").pack
-_RESULTS = struct.Struct("7q").pack
+_RESULTS = struct.Struct("11q").pack
 _UPSTREAM = struct.Struct("14q").pack
 _TERMS = struct.Struct("4q").pack
-_GRADIENTS = struct.Struct("5q").pack
+_MOMENTS = struct.Struct("3q").pack
+_GRADIENTS = struct.Struct("17q").pack
 
 _NOTHING = (0, 0, 0, 0, 1)
-_POINTER = ctypes.c_void_p
+
+
+def run(function: str, *structs: bytes) -> None:
+    """Call a function of the library.
+
+    Raises:
+        MemoryError: there is not enough memory.
+        RuntimeError: it failed.
+    """
+    status: int = getattr(load(), function)(*structs)
+    if status:
+        if status == 2:
+            raise MemoryError("sharpmax: no memory for the CPU attention")
+        raise RuntimeError(f"sharpmax: the CPU attention failed (status {status})")
 
 
 class Framework(NamedTuple):
@@ -66,13 +78,15 @@ class Framework(NamedTuple):
     """How many threads to use; 0 for all."""
     parallel: int = 0
     """The address of a function like GOMP_parallel that runs them; 0 for the library's own."""
+    run: Callable[..., None] = run
+    """Calls a function of the library, given its name and its structs."""
 
 
 def statistics(framework: Framework, inputs: tuple[Any, ...], settings: Any, rows: Any) -> None:
     """Measure the rows of `inputs`, (query, key, mask, sink), into maximum, mass, moment, count."""
     query, key, mask, sink = inputs
     problem = _problem(framework, settings, query, key, None, mask, sink)
-    _raise(load().sharpmax_statistics(problem, _ROWS(*map(framework.address, rows))))
+    framework.run("sharpmax_statistics", problem, _ROWS(*map(framework.address, rows)))
 
 
 def forward(
@@ -91,28 +105,14 @@ def forward(
         policy: the number of the form, its parameters [heads or 1, columns] in float64, and beta.
         results: output, maximum, mass, moment, count, beta, log-mass; None for what is not wanted.
     """
-    _raise(packed_forward(framework, inputs, settings, policy, results)())
-
-
-def packed_forward(
-    framework: Framework,
-    inputs: tuple[Any, ...],
-    settings: Any,
-    policy: tuple[int, Any, Any],
-    results: tuple[Any, ...],
-) -> Callable[[], int]:
-    """Return the call of the kernel that `forward` makes; it returns a status.
-
-    It does not keep the arrays alive.
-    """
     form, parameters, beta = policy
     address = framework.address
     heads, columns = parameters.shape
     packed = _POLICY(form, columns, columns if heads > 1 else 0, address(parameters), address(beta))
     problem = _problem(framework, settings, *inputs)
-    return functools.partial(
-        load().sharpmax_forward, problem, packed, _RESULTS(*map(address, results))
-    )
+    output, *rows = results
+    packed_results = _RESULTS(*framework.described(output), *map(address, rows))
+    framework.run("sharpmax_forward", problem, packed, packed_results)
 
 
 def row_gradient(
@@ -127,8 +127,8 @@ def row_gradient(
     `upstream` has the gradients by output and log-mass (or None), output, beta, log-mass, maximum.
     """
     problem = _problem(framework, settings, *inputs)
-    pointers = (_POINTER(framework.address(result)) for result in results)
-    _raise(load().sharpmax_row_gradient(problem, _upstream(framework, *upstream), *pointers))
+    moments = _MOMENTS(*map(framework.address, results))
+    framework.run("sharpmax_row_gradient", problem, _upstream(framework, *upstream), moments)
 
 
 def backward(
@@ -144,21 +144,21 @@ def backward(
     `upstream` is that of `row_gradient`; `terms` are a0, c0, a1, c1 of the interface.
     """
     address = framework.address
-    problem = _problem(framework, settings, *inputs)
-    _raise(
-        load().sharpmax_backward(
-            problem,
-            _upstream(framework, *upstream),
-            _TERMS(*map(address, terms)),
-            _GRADIENTS(*map(address, results)),
-        )
+    query, key, value, mask, sink = results
+    strided = (word for array in (query, key, value) for word in framework.described(array))
+    framework.run(
+        "sharpmax_backward",
+        _problem(framework, settings, *inputs),
+        _upstream(framework, *upstream),
+        _TERMS(*map(address, terms)),
+        _GRADIENTS(*strided, address(mask), address(sink)),
     )
 
 
 def _problem(
     framework: Framework, settings: Any, query: Any, key: Any, value: Any, mask: Any, sink: Any
 ) -> bytes:
-    types, described, address, threads, parallel = framework
+    types, described, address, threads, parallel, _ = framework
     scale, softcap, left, right, offset, sink_counted = settings
     batches, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
@@ -199,10 +199,3 @@ def _upstream(
 ) -> bytes:
     rows = map(framework.address, (beta, logmass, maximum, of_logmass))
     return _UPSTREAM(*framework.described(gradient), *framework.described(output), *rows)
-
-
-def _raise(status: int) -> None:
-    if status:
-        if status == 2:
-            raise MemoryError("sharpmax: no memory for the CPU attention")
-        raise RuntimeError(f"sharpmax: the CPU attention failed (status {status})")

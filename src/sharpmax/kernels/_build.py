@@ -30,7 +30,7 @@ __all__ = [
 _HERE = _compile.HERE
 _EXPECTED_SECONDS = 60
 _TAIL = 30  # lines of the compiler's output that an error shows
-_INTERFACE = 1  # SHARPMAX_INTERFACE of sharpmax.h, which the calls are written for
+_INTERFACE = 2  # SHARPMAX_INTERFACE of sharpmax.h, which the calls are written for
 
 _loading = threading.Lock()
 _OWN_CACHE = "set TORCH_EXTENSIONS_DIR to a folder that only you can write to"
@@ -61,6 +61,7 @@ def _library() -> Path:
     for source in _compile.sources(_HERE):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     flags = [*_compile.FLAGS, str(_compile.variants(platform.machine()))]
+    flags.append("xla" if _compile.xla_flags() else "")  # one for JAX is another library
     digest.update("\0".join([*flags, platform.system(), platform.machine()]).encode())
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
     try:

@@ -6,6 +6,7 @@ of Python, so that the build of a wheel can use it before anything is installed.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shlex
@@ -69,6 +70,17 @@ def variants(machine: str) -> dict[str, list[str]]:
     return {name: flags.split() for name, flags in known.items()}
 
 
+def xla_flags() -> list[str]:
+    """Return where the headers of XLA's foreign functions are, which jaxlib has; else nothing.
+
+    With them the library has an entry for JAX. Nothing is imported.
+    """
+    found = importlib.util.find_spec("jaxlib")
+    folders = [] if found is None else found.submodule_search_locations or []
+    headers = [Path(folder) / "include" for folder in folders]
+    return [f"-I{path}" for path in headers if (path / "xla/ffi/api/c_api.h").exists()]
+
+
 def compile_library(
     compiler: Sequence[str],
     target: Path,
@@ -87,6 +99,8 @@ def compile_library(
         commands, objects = [], []
         for source in sorted(folder.glob("*.cpp")):
             kinds = variants(machine) if source.stem == "variant" else {source.stem: []}
+            if source.stem == "xla":
+                kinds = {"xla": xla_flags()}
             for kind, flags in kinds.items():
                 objects.append(f"{name}/{kind}.o")
                 words = [*FLAGS, *extra, *flags, "-c", str(source), "-o", objects[-1]]

@@ -170,7 +170,7 @@ template <class T> struct Backward {
   const Problem& problem;
   Strided upstream, output; // [batch, query head, row, value width]
   RowInputs<T> inputs;
-  void *query_gradient = nullptr, *key_gradient = nullptr, *value_gradient = nullptr; // contiguous, in the types of query, key, value
+  sharpmax_writable query_gradient{}, key_gradient{}, value_gradient{}; // in the types of query, key, value
   T* mask_gradient = nullptr;                           // [batch, head, row, key], zeroed
   T* sink_gradient = nullptr;                           // [batch, head, row]; summed by the caller
   // If given, only these are computed, [batch, head, row]: dL/dbeta, and mean and variance of the logits under the tempered weights
@@ -192,9 +192,12 @@ template <class T> struct Backward {
     // Where units would leave threads idle, the rows of each are dealt out in turn; each part has its own sums.
     const int64_t parts = units % threads == 0 || units >= 4 * threads ? 1 : std::clamp<int64_t>(threads, 1, std::max<int64_t>(chunks, 1));
     const int64_t key_stride = padded<T>(problem.width), value_stride = padded<T>(problem.value_width);
-    const bool direct_keys = parts == 1 && problem.key.scalar == native_scalar<T>() && key_stride == problem.width;
-    const bool direct_values =
-        parts == 1 && problem.value.scalar == native_scalar<T>() && value_stride == problem.value_width;
+    // Sums go straight to where adjacent rows take as many numbers as they do in a share.
+    const auto direct = [parts](const Strided& of, const sharpmax_writable& gradient, int64_t width, int64_t stride) {
+      return parts == 1 && of.scalar == native_scalar<T>() && stride == width && gradient.row == width;
+    };
+    const bool direct_keys = direct(problem.key, key_gradient, problem.width, key_stride);
+    const bool direct_values = direct(problem.value, value_gradient, problem.value_width, value_stride);
     std::vector<Share> shares(parts > 1 ? units * parts : 0);
     const int64_t work = 3 * work_of(problem);
     run_tasks(problem, units * parts, work, [&](const Take& take) {
@@ -204,9 +207,8 @@ template <class T> struct Backward {
         Share share;
         if (!direct_keys) share.own_keys.reset(new Buffer<T>(problem.keys * key_stride));
         if (!direct_values) share.own_values.reset(new Buffer<T>(problem.keys * value_stride));
-        share.keys = direct_keys ? static_cast<T*>(key_gradient) + unit * problem.keys * problem.width : share.own_keys->get();
-        share.values = direct_values ? static_cast<T*>(value_gradient) + unit * problem.keys * problem.value_width
-                                     : share.own_values->get();
+        share.keys = direct_keys ? in_place(key_gradient, unit) : share.own_keys->get();
+        share.values = direct_values ? in_place(value_gradient, unit) : share.own_values->get();
         std::fill(share.keys, share.keys + problem.keys * key_stride, T(0));
         std::fill(share.values, share.values + problem.keys * value_stride, T(0));
         for (int64_t chunk = part; chunk < chunks; chunk += parts)
@@ -234,6 +236,11 @@ template <class T> struct Backward {
   }
 
  private:
+  T* in_place(const sharpmax_writable& gradient, int64_t unit) const {
+    const int64_t batch = unit / problem.key_heads, head = unit % problem.key_heads;
+    return reinterpret_cast<T*>(address(gradient, native_scalar<T>(), batch, head, 0));
+  }
+
   struct Workspace {
     static constexpr int64_t capacity = Panel<T>::capacity, rows = kMaximumPanels * capacity;
     const Problem& problem;
@@ -384,8 +391,8 @@ template <class T> struct Backward {
       const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
       for (int64_t d = 0; d < problem.width; ++d)
         line[d] = static_cast<T>(problem.scale) * state.query_gradient[d * stride + r];
-      convert_back(problem.query.scalar, line, problem.width,
-                   static_cast<char*>(query_gradient) + at * problem.width * bytes_of(problem.query.scalar));
+      const Scalar scalar = problem.query.scalar;
+      convert_back(scalar, line, problem.width, address(query_gradient, scalar, batch, panel.head[r], panel.row[r]));
       if (sink_gradient) sink_gradient[at] = gradient_of_sink(state, r);
     }
   }
@@ -418,15 +425,15 @@ template <class T> struct Backward {
   }
 
   void deliver_rows(
-      int64_t unit, const Share* parts, int64_t number, T* Share::*sums, Scalar scalar, int64_t width, double scale, void* to,
-      T* line) const {
+      int64_t unit, const Share* parts, int64_t number, T* Share::*sums, Scalar scalar, int64_t width, double scale,
+      const sharpmax_writable& to, T* line) const {
     for (int64_t j = 0; j < problem.keys; ++j) {
       for (int64_t d = 0; d < width; ++d) {
         T sum = (parts[0].*sums)[j * padded<T>(width) + d];
         for (int64_t n = 1; n < number; ++n) sum += (parts[n].*sums)[j * padded<T>(width) + d];
         line[d] = static_cast<T>(scale) * sum;
       }
-      convert_back(scalar, line, width, static_cast<char*>(to) + (unit * problem.keys + j) * width * bytes_of(scalar));
+      convert_back(scalar, line, width, address(to, scalar, unit / problem.key_heads, unit % problem.key_heads, j));
     }
   }
 

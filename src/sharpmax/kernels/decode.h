@@ -245,7 +245,7 @@ template <class T> struct Decoding {
   const T* given_beta;
   const Results<T>& results;
 
-  const bool attends = results.output != nullptr;
+  const bool attends = results.output.data != nullptr;
   const int rows = static_cast<int>(problem.group() * problem.queries);
   const int64_t units = problem.batches * problem.key_heads;
   const int64_t chunks = (problem.keys + kDecodeChunk - 1) / kDecodeChunk;

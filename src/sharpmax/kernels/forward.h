@@ -14,7 +14,7 @@ namespace sharpmax::SHARPMAX_VARIANT {
 // Where results go: the output in the type of the query, the rest [batch, head, row]. What is null is not wanted; without an
 // output only the statistics are computed.
 template <class T> struct Results {
-  void* output = nullptr;
+  sharpmax_writable output{};
   T *maximum = nullptr, *mass = nullptr, *moment = nullptr;
   int64_t* count = nullptr;
   T *beta = nullptr, *logmass = nullptr;
@@ -223,8 +223,8 @@ inline void write_output(
       for (int64_t c = 0; c < problem.value_width; ++c) scratch[c] = std::numeric_limits<T>::quiet_NaN();
     else
       for (int64_t c = 0; c < problem.value_width; ++c) scratch[c] = reciprocal * row[c * column_stride];
-    convert_back(scalar, scratch, problem.value_width,
-                 static_cast<char*>(results.output) + at * problem.value_width * bytes_of(scalar));
+    convert_back(
+        scalar, scratch, problem.value_width, address(results.output, scalar, batch, panel.head[r], panel.row[r]));
     put(results.beta, at, panel.beta[r]);
     put(results.logmass, at, invalid ? std::numeric_limits<T>::quiet_NaN() : static_cast<T>(logarithm));
   }
@@ -363,7 +363,7 @@ inline void second_pass(
 template <class T>
 inline void attend_panels(const Problem& problem, const T* given_beta, int panels_per_task, const Results<T>& results) {
   const Division<T> division(problem, panels_per_task);
-  const bool attends = results.output != nullptr;
+  const bool attends = results.output.data != nullptr;
   const int64_t capacity = Panel<T>::capacity;
   const int64_t kept_keys = attends ? problem.keys : 0;
   const int64_t groups = (kept_keys + kBlock - 1) / kBlock * kGroups;

@@ -140,6 +140,11 @@ inline const char* address(const Strided& tensor, int64_t batch, int64_t head, i
   return static_cast<const char*>(tensor.data) + element * bytes_of(tensor.scalar);
 }
 
+inline char* address(const sharpmax_writable& tensor, Scalar scalar, int64_t batch, int64_t head, int64_t row) {
+  const int64_t element = batch * tensor.batch + head * tensor.head + row * tensor.row;
+  return static_cast<char*>(tensor.data) + element * bytes_of(scalar);
+}
+
 // Whether the distance between rows makes them compete for the same few lines of the first-level cache.
 inline bool rows_collide(const Strided& tensor) {
   const int64_t bytes = tensor.row * bytes_of(tensor.scalar);

@@ -128,17 +128,18 @@ int sharpmax_statistics(const sharpmax_problem* given, const sharpmax_rows* rows
 
 int sharpmax_forward(const sharpmax_problem* given, const sharpmax_policy* policy, const sharpmax_results* results) {
   const bool fine = valid(given) && valid(given->value, values(*given)) && valid(*given, policy) && results &&
-      (results->output || outputs(*given) == 0);
+      (results->output.data || outputs(*given) == 0);
   return guarded(fine, given, [=](const Choice& made, const sharpmax_problem& problem) {
     made.kernels->forward(problem, *policy, *results, made.halves);
   });
 }
 
 int sharpmax_row_gradient(
-    const sharpmax_problem* given, const sharpmax_upstream* upstream, void* by_beta, void* mean, void* variance) {
-  const bool fine = valid(given) && valid(*given, upstream) && ((by_beta && mean && variance) || rows_of(*given) == 0);
+    const sharpmax_problem* given, const sharpmax_upstream* upstream, const sharpmax_moments* moments) {
+  const bool fine = valid(given) && valid(*given, upstream) && moments &&
+      ((moments->by_beta && moments->mean && moments->variance) || rows_of(*given) == 0);
   return guarded(fine, given, [=](const Choice& made, const sharpmax_problem& problem) {
-    made.kernels->row_gradient(problem, *upstream, by_beta, mean, variance);
+    made.kernels->row_gradient(problem, *upstream, *moments);
   });
 }
 

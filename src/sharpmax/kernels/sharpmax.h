@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct or the meaning of a field changes. */
-#define SHARPMAX_INTERFACE 1
+#define SHARPMAX_INTERFACE 2
 
 enum sharpmax_type { SHARPMAX_FLOAT32, SHARPMAX_FLOAT64, SHARPMAX_FLOAT16, SHARPMAX_BFLOAT16, SHARPMAX_BOOLEAN };
 
@@ -59,6 +59,12 @@ typedef struct sharpmax_array {
   const void* data;
   int64_t batch, head, row, column;
 } sharpmax_array;
+
+/* An array [batch, head, row, column] that is written. Rows do not overlap, and columns are adjacent. */
+typedef struct sharpmax_writable {
+  void* data;
+  int64_t batch, head, row, column;
+} sharpmax_writable;
 
 /* What determines the logits, the values, and the threads. */
 typedef struct sharpmax_problem {
@@ -96,10 +102,10 @@ typedef struct sharpmax_rows {
 
 /* What the forward pass computes. All but the output may be null if they are not wanted. */
 typedef struct sharpmax_results {
-  void* output;        /* contiguous [batches, query_heads, queries, value_width] */
+  sharpmax_writable output; /* [batches, query_heads, queries, value_width] */
   sharpmax_rows rows;
-  void* beta;          /* 1 for a row without keys */
-  void* logmass;       /* log(sum of exp(beta d), sink included): relative to beta * maximum, so that no digits are lost */
+  void* beta;    /* 1 for a row without keys */
+  void* logmass; /* log(sum of exp(beta d), sink included): relative to beta * maximum, so that no digits are lost */
 } sharpmax_results;
 
 /* What the gradients start from: that of the output, and what the forward pass gave. */
@@ -115,9 +121,14 @@ typedef struct sharpmax_terms {
   const void *a0, *c0, *a1, *c1;
 } sharpmax_terms;
 
-/* Gradients that are contiguous in the layout of what they belong to. */
+/* Per row, all of them: the gradient by beta, and mean and variance of e under softmax(beta e), a counted sink included. */
+typedef struct sharpmax_moments {
+  void *by_beta, *mean, *variance;
+} sharpmax_moments;
+
+/* Gradients, in the type of what they belong to unless it says otherwise. */
 typedef struct sharpmax_gradients {
-  void *query, *key, *value;
+  sharpmax_writable query, key, value;
   void* mask; /* row type, [batches, query_heads, queries, keys], by the logits after the softcap; null if it is not wanted */
   void* sink; /* row type, [query_heads], summed over rows; null if it is not wanted */
 } sharpmax_gradients;
@@ -129,9 +140,9 @@ SHARPMAX_EXPORT int sharpmax_statistics(const sharpmax_problem* problem, const s
 SHARPMAX_EXPORT int sharpmax_forward(
     const sharpmax_problem* problem, const sharpmax_policy* policy, const sharpmax_results* results);
 
-/* Per row: the gradient by beta, and mean and variance of e under softmax(beta e), a counted sink included. */
+/* The gradient by beta, with mean and variance of the logits. */
 SHARPMAX_EXPORT int sharpmax_row_gradient(
-    const sharpmax_problem* problem, const sharpmax_upstream* upstream, void* by_beta, void* mean, void* variance);
+    const sharpmax_problem* problem, const sharpmax_upstream* upstream, const sharpmax_moments* moments);
 
 /* Gradients at fixed beta, plus what the terms add. */
 SHARPMAX_EXPORT int sharpmax_backward(

@@ -23,7 +23,7 @@ template <class T> struct Split {
   const int64_t parts;
 
   const Division<T> division{problem, 1};
-  const bool attends = results.output != nullptr;
+  const bool attends = results.output.data != nullptr;
   const int64_t capacity = Panel<T>::capacity;
   const int64_t part_keys = ((problem.keys + parts - 1) / parts + kBlock - 1) / kBlock * kBlock;
   const int64_t groups = (problem.keys + kBlock - 1) / kBlock * kGroups;

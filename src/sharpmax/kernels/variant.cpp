@@ -34,7 +34,7 @@ template <class T> void attend(Problem& problem, const void* beta, const Results
 }
 
 template <class T> Results<T> results_of(const sharpmax_rows& rows) {
-  return {nullptr, static_cast<T*>(rows.maximum), static_cast<T*>(rows.mass), static_cast<T*>(rows.moment), rows.count};
+  return {{}, static_cast<T*>(rows.maximum), static_cast<T*>(rows.mass), static_cast<T*>(rows.moment), rows.count};
 }
 
 template <class T> RowInputs<T> inputs_of(const sharpmax_upstream& from, const sharpmax_terms& terms) {
@@ -65,21 +65,22 @@ void forward(const sharpmax_problem& given, const sharpmax_policy& policy, const
   with_row_type(problem, [&](auto zero) {
     using T = decltype(zero);
     Results<T> to = results_of<T>(results.rows);
-    to.output = results.output ? results.output : &to; // without columns nothing is written
+    to.output = results.output;
+    if (!to.output.data) to.output.data = &to; // without columns nothing is written
     to.beta = static_cast<T*>(results.beta);
     to.logmass = static_cast<T*>(results.logmass);
     attend(problem, policy.beta, to);
   });
 }
 
-void row_gradient(const sharpmax_problem& given, const sharpmax_upstream& upstream, void* by_beta, void* mean, void* variance) {
+void row_gradient(const sharpmax_problem& given, const sharpmax_upstream& upstream, const sharpmax_moments& moments) {
   const Problem problem(given);
   with_row_type(problem, [&](auto zero) {
     using T = decltype(zero);
     Backward<T> backward{problem, {upstream.gradient, given.type}, {upstream.output, given.type}, inputs_of<T>(upstream, {})};
-    backward.by_beta = static_cast<T*>(by_beta);
-    backward.mean = static_cast<T*>(mean);
-    backward.variance = static_cast<T*>(variance);
+    backward.by_beta = static_cast<T*>(moments.by_beta);
+    backward.mean = static_cast<T*>(moments.mean);
+    backward.variance = static_cast<T*>(moments.variance);
     backward.run_rows(panels_for<T>(problem));
   });
 }

@@ -17,6 +17,8 @@ all of them. Rows have the axes [batch, heads, queries].
         beta. The first two are differentiable in query, key and bias. Policies with `needs_logits`
         need it.
 
-A function `prepare() -> str | None` is optional: build what is missing before the first use, and
-say why that failed.
+Two functions are optional. `prepare() -> str | None` builds what is missing before the first use,
+and says why that failed. `fused(problem, form, table) -> (output, statistics, beta, log_mass)`
+attends in one pass at the beta of a closed form, with the sink, if there is one, among the keys; it
+returns None if there is nothing to attend to.
 """

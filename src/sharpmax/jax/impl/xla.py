@@ -5,6 +5,8 @@ No derivative goes through the loops: backward passes compute the logits of each
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,8 +16,14 @@ from jax import lax
 from sharpmax._statistics import RowStatistics
 from sharpmax.jax._extremes import FAR, decayed
 from sharpmax.jax._problem import Array, Problem, without
+from sharpmax.jax._temperature import through_statistics
 from sharpmax.jax.impl import _tiles as tiles
 from sharpmax.policies import Policy
+
+Measured = Callable[[Problem], tuple[Array, ...]]
+"""Problem -> maximum, mass, moment, count."""
+Mixed = Callable[[Problem, Array, Array | None], tuple[Array, Array, Array]]
+"""Problem, beta, maximum or None -> output, maximum, mass."""
 
 
 def unsupported(problem: Problem, policy: Policy | None) -> str | None:
@@ -23,13 +31,12 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
     return None
 
 
-def measure(problem: Problem) -> RowStatistics:
-    """Measure all rows."""
+def measure(problem: Problem, measured: Measured | None = None) -> RowStatistics:
+    """Measure all rows. Other implementations bring their own forward pass, `measured`."""
     problem = without(problem, "value", "sink")
     if tiles.is_empty(problem):
         return _nothing(problem)
-    maximum, mass, moment, count = _measure(problem)
-    return RowStatistics(maximum, mass, moment, count)
+    return RowStatistics(*_measure(measured or _measured, problem))
 
 
 def temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, Array, Array]:
@@ -43,16 +50,20 @@ def temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, Array,
 
 
 def attend(
-    problem: Problem, beta: Array, maximum: Array | None = None
+    problem: Problem, beta: Array, maximum: Array | None = None, mixed: Mixed | None = None
 ) -> tuple[Array, Array, Array]:
-    """Attend at the inverse temperature beta."""
+    """Attend at the inverse temperature beta.
+
+    Other implementations bring their own forward pass, `mixed`, which takes what is infinite or NaN
+    in the values as 0.
+    """
     problem = without(problem, "sink")
     if tiles.is_empty(problem):
         assert problem.value is not None
         nothing = _nothing(problem)
         shape = (*problem.query.shape[:3], problem.value.shape[3])
         return jnp.zeros(shape, problem.query.dtype), nothing.maximum, nothing.mass
-    output, maximum, mass = _attend(problem, beta, maximum)
+    output, maximum, mass = _attend(mixed or _mix, problem, beta, maximum)
     return output, maximum, mass
 
 
@@ -64,8 +75,12 @@ def _nothing(problem: Problem) -> RowStatistics:
 # Statistics.
 
 
-@jax.custom_vjp
-def _measure(problem: Problem) -> tuple[Array, ...]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _measure(measured: Measured, problem: Problem) -> tuple[Array, ...]:
+    return measured(problem)
+
+
+def _measured(problem: Problem) -> tuple[Array, ...]:
     def step(
         state: RowStatistics, logits: Array, rows: tuple[Array, ...], value: None
     ) -> RowStatistics:
@@ -92,32 +107,29 @@ def _statistics(logits: Array) -> RowStatistics:
     )
 
 
-def _measure_forward(problem: Problem) -> tuple[Any, Any]:
-    measured = _measure(problem)
-    return measured, (problem, measured)
+def _measure_forward(measured: Measured, problem: Problem) -> tuple[Any, Any]:
+    statistics = measured(problem)
+    return statistics, (problem, statistics)
 
 
-def _measure_backward(kept: Any, given: Any) -> tuple[Problem]:
+def _measure_backward(_: Measured, kept: Any, given: Any) -> tuple[Problem]:
     problem, (maximum, mass, moment, _) = kept
     by_maximum, by_mass, by_moment, _ = given
-    # Mass and moment also change with the maximum. For the entropy that cancels: where only
-    # rounding is left, there is no dependence on the maximum.
-    parts = (by_maximum, -by_mass * mass, -by_moment * (moment + mass))
-    to_maximum = parts[0] + parts[1] + parts[2]
-    rounding = 64 * jnp.finfo(mass.dtype).eps * sum(jnp.abs(part) for part in parts)
-    to_maximum = jnp.where((mass > 0) & (jnp.abs(to_maximum) > rounding), to_maximum, 0.0)
+    (constant, linear), to_maximum = through_statistics(
+        mass, moment, by_maximum, by_mass, by_moment
+    )
     ties = lax.cond(
         jnp.any(to_maximum != 0), lambda: _ties(problem, maximum), lambda: jnp.ones_like(mass)
     )
 
     def weigh(logits: Array, rows: tuple[Array, ...], *_: None) -> tuple[None, Array, None]:
-        peak, by_mass, by_moment, share = (row[..., None] for row in rows)
+        peak, constant, linear, share = (row[..., None] for row in rows)
         distance = jnp.where(logits == peak, 0.0, jnp.maximum(logits - peak, -FAR))
-        gradient = jnp.exp(distance) * (by_mass + by_moment * (1.0 + distance))
+        gradient = jnp.exp(distance) * (constant + linear * distance)
         gradient += jnp.where(logits == peak, share, 0.0)
         return None, jnp.where(jnp.isfinite(peak), gradient, 0.0), None
 
-    rows = (maximum, by_mass, by_moment, to_maximum / jnp.maximum(ties, 1.0))
+    rows = (maximum, constant, linear, to_maximum / jnp.maximum(ties, 1.0))
     return (tiles.backward(problem, rows, None, weigh)[0],)
 
 
@@ -181,9 +193,11 @@ _temper.defvjp(_temper_forward, _temper_backward)
 # The output.
 
 
-@jax.custom_vjp
-def _attend(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array, ...]:
-    output, maximum, mass = _mix(problem, beta, maximum, seen=False)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    mixed: Mixed, problem: Problem, beta: Array, maximum: Array | None
+) -> tuple[Array, ...]:
+    output, maximum, mass = mixed(problem, beta, maximum)
     assert problem.value is not None
     odd = ~jnp.isfinite(problem.value).all()
     given = (problem, beta, maximum, output)
@@ -192,7 +206,7 @@ def _attend(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array
 
 
 def _mix(
-    problem: Problem, beta: Array, maximum: Array | None, seen: bool
+    problem: Problem, beta: Array, maximum: Array | None, seen: bool = False
 ) -> tuple[Array, Array, Array]:
     """Output, maximum and mass; if `seen`, weights that are not zero count as 1."""
 
@@ -247,12 +261,14 @@ def _with_odd_values(problem: Problem, beta: Array, maximum: Array, output: Arra
     return jnp.where(undefined | (above & below), jnp.nan, output)
 
 
-def _attend_forward(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Any, Any]:
-    output, peak, mass = _attend(problem, beta, maximum)
+def _attend_forward(
+    mixed: Mixed, problem: Problem, beta: Array, maximum: Array | None
+) -> tuple[Any, Any]:
+    output, peak, mass = _attend(mixed, problem, beta, maximum)
     return (output, peak, mass), (problem, beta, peak, mass, output)
 
 
-def _attend_backward(kept: Any, given: Any) -> tuple[Problem, Array, None]:
+def _attend_backward(_: Mixed, kept: Any, given: Any) -> tuple[Problem, Array, None]:
     problem, beta, maximum, mass, output = kept
     by_output, _, by_mass = given
     # An output that is infinite or NaN has no derivative.
