@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -30,6 +32,10 @@ class Framework:
     def owns(self, values: Any) -> bool:
         kinds = {"numpy": (np.ndarray, np.generic), "torch": torch.Tensor, "jax": jnp.ndarray}
         return isinstance(values, kinds[self.name])
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function for many calls: JAX compiles loops anew in each call of a plain one."""
+        return jax.jit(function) if self.name == "jax" else function
 
     def dtype(self, values: Any) -> str:
         return str(values.dtype).removeprefix("torch.")

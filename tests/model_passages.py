@@ -12,13 +12,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from sharpmax.models._interface import (
-    MASKED,
-    NAME,
-    attention_forward,
-    masked_attention_forward,
-    register,
-)
+from sharpmax.models._config import MASKED, NAME
+from sharpmax.models._interface import attention_forward, masked_attention_forward, register
 
 
 @dataclass

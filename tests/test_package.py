@@ -111,6 +111,13 @@ def test_everything_the_gate_installs_is_pinned() -> None:
         assert requirement.specifier.contains(version), f"{pin} is not {requirement}"
 
 
+def test_readme_names_every_extra() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(
+        PROJECT["optional-dependencies"]
+    )
+
+
 def test_pytorch_came_first_and_stayed() -> None:
     # Whatever asks for a range of versions has to find the pinned one, not to bring its own.
     (pin,) = (

@@ -44,7 +44,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=1, help="Steps of their training.")] = 4000,
     recipe_steps: Annotated[
         int, typer.Option(min=1, help="Steps of the head that is trained differently.")
-    ] = 7400,
+    ] = 12000,
 ) -> None:
     """Train heads on sets of at most 16 items and test them on up to 16,384.
 

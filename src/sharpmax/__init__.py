@@ -50,16 +50,16 @@ __all__ = [
 _LAZY = {
     "attention": ("sharpmax._attention", "numpy", ""),
     "attention_statistics": ("sharpmax._attention", "numpy", ""),
-    "calibrate": ("sharpmax.models", "transformers", "models"),
-    "diagnose": ("sharpmax.models", "transformers", "models"),
-    "evaluate": ("sharpmax.models", "transformers", "models"),
-    "fold": ("sharpmax.models", "transformers", "models"),
+    "calibrate": ("sharpmax.models", "torch", "models"),
+    "diagnose": ("sharpmax.models", "torch", "models"),
+    "evaluate": ("sharpmax.models", "torch", "models"),
+    "fold": ("sharpmax.models", "torch", "models"),
     "jax": ("sharpmax.jax", "jax", "jax"),
-    "models": ("sharpmax.models", "transformers", "models"),
-    "monitor": ("sharpmax.models", "transformers", "models"),
+    "models": ("sharpmax.models", "torch", "models"),
+    "monitor": ("sharpmax.models", "torch", "models"),
     "nn": ("sharpmax.nn", "torch", "torch"),
     "normalisers": ("sharpmax.normalisers", "torch", "torch"),
-    "sharpen": ("sharpmax.models", "transformers", "models"),
+    "sharpen": ("sharpmax.models", "torch", "models"),
 }
 
 

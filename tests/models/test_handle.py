@@ -14,8 +14,8 @@ import sharpmax
 from model_families import BY_NAME, TINY, result
 from sharpmax.models import CannotSharpenError
 from sharpmax.models._attachment import ATTRIBUTE, STOCK
+from sharpmax.models._config import MASKED, NAME
 from sharpmax.models._handle import NOT_CALLED, Sharpened, neutral_rules
-from sharpmax.models._interface import MASKED, NAME
 from sharpmax.policies import Exponential, Hard, Identity, Paper
 
 LLAMA = BY_NAME["llama"]

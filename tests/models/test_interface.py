@@ -15,13 +15,8 @@ import sharpmax
 from model_passages import Passage, expected_output
 from sharpmax._attention import problem
 from sharpmax.models._attachment import ATTRIBUTE, Attachment, statistics_to
-from sharpmax.models._interface import (
-    MASKED,
-    NAME,
-    NAMES,
-    attention_forward,
-    masked_attention_forward,
-)
+from sharpmax.models._config import MASKED, NAME, NAMES
+from sharpmax.models._interface import attention_forward, masked_attention_forward
 from sharpmax.models._rule import Rule
 from sharpmax.policies import Exponential, Hard, Policy
 

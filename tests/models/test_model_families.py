@@ -16,7 +16,7 @@ import sharpmax
 from model_families import BY_NAME, FAMILIES, GENERATORS, PADDING, Family, result, shared
 from model_passages import expected_output, watched
 from sharpmax.models._attachment import ATTRIBUTE, STOCK
-from sharpmax.models._interface import NAME, NAMES
+from sharpmax.models._config import NAME, NAMES
 from sharpmax.policies import Exponential, Identity
 
 REFERENCE = 0.5

@@ -12,7 +12,7 @@ from transformers import CompileConfig, PreTrainedModel
 import sharpmax
 from model_families import BY_NAME, indexed, result, shared
 from sharpmax.models import CannotSharpenError
-from sharpmax.models._interface import NAME
+from sharpmax.models._config import NAME
 from sharpmax.policies import EntropyTarget, Exponential, Hard, Identity
 
 LLAMA = BY_NAME["llama"]

@@ -2,19 +2,15 @@
 
 # ruff: noqa: E402
 
+import sys
+from contextlib import suppress
+
 from sharpmax._extras import require
 
-transformers = require("transformers", extra="models", what="sharpmax.models")
-
-if tuple(int(number) for number in transformers.__version__.split(".")[:2]) < (5, 21):
-    # Earlier versions silently drop the soft cap of Gemma 2, and T5 does not use the interface.
-    raise ImportError(
-        f"sharpmax.models: expected transformers 5.21 or later, got {transformers.__version__}; "
-        "run pip install 'sharpmax[models]'"
-    )
+require("torch", extra="models", what="sharpmax.models")
 
 from sharpmax._files import DamagedFileError
-from sharpmax.models import _interface
+from sharpmax.models import _hugging_face
 from sharpmax.models._answers import Answer, Asked, answer
 from sharpmax.models._attachment import Recorder
 from sharpmax.models._calibration.calibrate import Stage, calibrate
@@ -61,4 +57,8 @@ for _error in (
     # Tracebacks show where to import it from.
     _error.__module__ = __name__
 
-_interface.register()
+if "transformers" in sys.modules:
+    # A sharpened model that is unpickled looks up its attention by name. If the version is too old
+    # for that, those who have only other modules need not know.
+    with suppress(ImportError):
+        _hugging_face.register()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache, PreTrainedModel
 
 
 class Asked(Protocol):
@@ -87,6 +88,8 @@ class _Reader:
 
     def __call__(self, question: Asked) -> Tensor:
         """Return the logits of each token of the answer: [answer, vocabulary]."""
+        from transformers import DynamicCache
+
         tokens = [*question.ids, *question.answer_ids[:-1]]
         # The last token of the prompt is read again, for its logits.
         common = min(common_length(self._read, tokens), len(question.ids) - 1)
@@ -111,6 +114,8 @@ def common_length(first: Sequence[int], second: Sequence[int]) -> int:
 
 def _can_be_cut(cache: DynamicCache, length: int) -> bool:
     """Tell whether the cache still holds every token, unlike a window or a recurrent state."""
+    from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
     layers: list[Any] = cache.layers
     return not any(
         isinstance(layer, LinearAttentionCacheLayerMixin)

@@ -6,6 +6,11 @@ import threading
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+NAME = "sharpmax"  # of the attention and of its masks; transformers matches substrings of names
+# For models with eager attention, where the mask alone decides what is visible: some do not say
+# that they are causal, and some add biases to their masks.
+MASKED = f"{NAME}_masked"
+NAMES = (NAME, MASKED)
 SETTING = "_attn_implementation_internal"  # where a configuration keeps its attention's name
 
 

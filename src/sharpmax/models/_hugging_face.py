@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel
-
+from sharpmax._extras import require
 from sharpmax.models import _inspect
 from sharpmax.models._attachment import ATTRIBUTE, Attachment
-from sharpmax.models._config import SETTING, Hold
-from sharpmax.models._interface import MASKED, NAME, NAMES
+from sharpmax.models._config import MASKED, NAME, NAMES, SETTING, Hold
 from sharpmax.models._way import Layer, Way
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def register() -> None:
+    """Register our attention with transformers, which looks it up by name."""
+    transformers = require("transformers", extra="models", what="a transformers model")
+    if tuple(int(number) for number in transformers.__version__.split(".")[:2]) < (5, 21):
+        # Earlier versions silently drop the soft cap of Gemma 2, and T5 does not use the interface.
+        raise ImportError(
+            "sharpmax.models: expected transformers 5.21 or later, got "
+            f"{transformers.__version__}; run pip install 'sharpmax[models]'"
+        )
+    from sharpmax.models import _interface
+
+    _interface.register()
 
 
 class HuggingFace(Way):
     """A transformers model, whose configurations get our name while it has attachments."""
 
+    of_transformers = True
+
     def __init__(self, model: PreTrainedModel) -> None:
+        register()
         self.model = model
         self.layers = _inspect.attention_layers(model)
         self.notes = _inspect.own_temperatures(model)

@@ -8,21 +8,23 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from sharpmax.models import _model_families as families
 from sharpmax.models._config import SETTING
 from sharpmax.models._way import CannotSharpenError, Layer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _INTERFACE = re.compile(r"ALL_ATTENTION_FUNCTIONS\s*(\.get_interface\(|\[)")
 
 
 def inner_models(model: nn.Module) -> list[PreTrainedModel]:
     """Return the transformers models that `model` is or contains, without those inside others."""
-    inside = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+    inside: list[Any] = [each for each in model.modules() if _is_of_transformers(each)]
     nested = {id(part) for each in inside for part in each.modules() if part is not each}
     return [each for each in inside if id(each) not in nested]
 
@@ -42,7 +44,7 @@ def attention_layers(model: PreTrainedModel) -> list[Layer]:
     """Return the attention layers of a model, in the order of its modules."""
     found: list[tuple[str, nn.Module, str | None]] = []
     for name, module in model.named_modules():
-        if isinstance(module, PreTrainedModel):
+        if _is_of_transformers(module):
             # The base class mentions the interface but has no attention of its own.
             continue
         if _uses_interface(module):
@@ -160,6 +162,12 @@ def check_causal_lm(model: PreTrainedModel, layers: list[Layer]) -> None:
         f"{type(model).__name__}: expected a causal language model, such as LlamaForCausalLM, but "
         f"this one {wrong}; {advice}"
     )
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    # Before this module is imported, there are none.
+    known = sys.modules.get("transformers.modeling_utils")
+    return known is not None and isinstance(module, known.PreTrainedModel)
 
 
 def _uses_interface(module: nn.Module) -> bool:

@@ -14,14 +14,9 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from sharpmax import _attention
 from sharpmax._attention import Problem
 from sharpmax.models._attachment import ATTRIBUTE, NOT_ATTACHED, Attachment
+from sharpmax.models._config import MASKED, NAME
 from sharpmax.models._model_families import IGNORED_ARGUMENTS
 from sharpmax.policies import Identity
-
-NAME = "sharpmax"  # of the attention and of its masks; transformers matches substrings of names
-# For models with eager attention, where the mask alone decides what is visible: some do not say
-# that they are causal, and some add biases to their masks.
-MASKED = f"{NAME}_masked"
-NAMES = (NAME, MASKED)
 
 
 def attention_forward(

@@ -8,21 +8,15 @@ import re
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-)
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from sharpmax._extras import available
+from sharpmax._extras import available, require
 from sharpmax._files import RefusedError, cache_folder, replace_file
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -79,6 +73,7 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
 
     Raises:
         CannotLoadError: says what was tried and what to do.
+        MissingExtraError: transformers is not installed.
 
     Example:
         >>> import sharpmax
@@ -87,6 +82,7 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
             ...
         sharpmax.models.CannotLoadError: no/such/folder: there is no such folder, ...
     """
+    transformers: Any = _transformers()
     if (packaged := PACKAGED.get(str(name))) is not None:
         return load_gguf(_packaged_file(str(name), packaged), packaged.title)
     folder = Path(name)
@@ -97,15 +93,15 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
     if folder.is_file():
         raise CannotLoadError(f"{name}: expected a folder with a model, got a file")
     try:
-        config = AutoConfig.from_pretrained(str(name))
+        config = transformers.AutoConfig.from_pretrained(str(name))
         # The class that was saved, so that an encoder is not loaded as a decoder.
         names = [each for each in config.architectures or () if hasattr(transformers, each)]
-        kind: Any = getattr(transformers, names[0]) if names else AutoModelForCausalLM
+        kind: Any = getattr(transformers, names[0]) if names else transformers.AutoModelForCausalLM
         model: Any = kind.from_pretrained(str(name))
     except (OSError, ValueError) as error:
         raise CannotLoadError(f"{name}: {_reason(folder, error)}") from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(name))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(str(name))
     except (OSError, ValueError, KeyError):
         raise CannotLoadError(
             f"{name}: found a model, but no tokenizer; save one to the same folder with "
@@ -115,20 +111,26 @@ def load_model(name: str | Path) -> tuple[PreTrainedModel, Any]:
     return model, tokenizer
 
 
-_REASONS: dict[Any, str] = {
-    HFValidationError: "there is no such folder, and the name is not valid on the Hugging Face "
-    f"hub; pass a folder, a name such as 'organisation/model', {_NAMES}",
-    # Before RepositoryNotFoundError, from which it derives.
-    GatedRepoError: "this model is gated on the Hugging Face hub; request access on its page and "
-    "log in with `hf auth login`",
-    RepositoryNotFoundError: "there is no such folder, and no such model on the Hugging Face hub; "
-    "check the spelling, or log in with `hf auth login` if it is private",
-    (
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-    ): "there is no such folder, and the Hugging "
-    f"Face hub cannot be reached; connect to the network, or pass a folder, {_NAMES}",
-}
+def _transformers() -> Any:
+    return require("transformers", extra="models", what="loading a model")
+
+
+def _reasons() -> dict[Any, str]:
+    """Return what failed for each error of the hub; the first that matches counts."""
+    from huggingface_hub import errors
+
+    return {
+        errors.HFValidationError: "there is no such folder, and the name is not valid on the "
+        f"Hugging Face hub; pass a folder, a name such as 'organisation/model', {_NAMES}",
+        # Before RepositoryNotFoundError, from which it derives.
+        errors.GatedRepoError: "this model is gated on the Hugging Face hub; request access on its "
+        "page and log in with `hf auth login`",
+        errors.RepositoryNotFoundError: "there is no such folder, and no such model on the Hugging "
+        "Face hub; check the spelling, or log in with `hf auth login` if it is private",
+        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled): "there is no such folder, "
+        "and the Hugging Face hub cannot be reached; connect to the network, or pass a folder, "
+        f"{_NAMES}",
+    }
 
 
 def _reason(folder: Path, error: Exception) -> str:
@@ -140,7 +142,7 @@ def _reason(folder: Path, error: Exception) -> str:
     while here is not None and here not in causes:
         causes.append(here)
         here = here.__cause__ or here.__context__
-    for kinds, reason in _REASONS.items():
+    for kinds, reason in _reasons().items():
         if any(isinstance(cause, kinds) for cause in causes):
             return reason
     return _first_line(error)
@@ -220,12 +222,13 @@ def _digest(file: Path) -> str:
 
 def load_gguf(file: Path, name: str) -> tuple[PreTrainedModel, Any]:
     """Return the model and tokenizer of a GGUF file, in single precision, under a given name."""
+    transformers: Any = _transformers()
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    tokenizer: Any = AutoTokenizer.from_pretrained(**where)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**where)
     # transformers leaves this entry of the file out; Gemma talks nonsense without its <bos>.
     if _starts_texts(file):
         tokenizer.add_bos_token = True
-    model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # The weights are dequantised: with a quantisation config, the model could not be saved.
     if getattr(model, "hf_quantizer", None) is not None:
         model.hf_quantizer.remove_quantization_config(model)

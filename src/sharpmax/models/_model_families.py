@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from torch import nn
 
@@ -98,6 +98,18 @@ def output_projection(model: nn.Module, name: str) -> str | None:
     parent = name.rpartition(".")[0]
     beside = getattr(model.get_submodule(parent), "output", None)
     return f"{parent}.output.dense" if hasattr(beside, "dense") else None
+
+
+def is_transposed(module: nn.Module) -> bool:
+    """Tell whether a projection stores its weight as [inputs, outputs], as those of GPT-2 do."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, Conv1D)
+
+
+def is_projection(module: nn.Module | None) -> TypeGuard[nn.Module]:
+    """Tell whether a module is a plain projection, of either layout."""
+    return module is not None and (isinstance(module, nn.Linear) or is_transposed(module))
 
 
 def sounds_like_attention(module: nn.Module) -> bool:

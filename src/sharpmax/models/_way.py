@@ -39,6 +39,7 @@ class Way(ABC):
     layers: list[Layer]
     notes: tuple[str, ...] = ()  # how the model itself changes its temperature
     ranks: tuple[int, int] = (1, 0)  # how many share the heads, and which one this is
+    of_transformers: bool = False  # whether it is a transformers model, which reads tokens
     complete: bool = True  # whether all layers are known
 
     @property

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from experiments.attention_speed import benchmark
+from experiments.attention_speed import benchmark, run
 from experiments.attention_speed.__main__ import app
 from experiments.attention_speed.tables import pages, tables
 from experiments.common.command import main
@@ -21,8 +22,10 @@ def _run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 
 def test_quick_run_ends_with_tables_and_pictures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The same workloads, timed a little shorter.
+    monkeypatch.setattr(run, "QUICK", replace(benchmark.QUICK, seconds=0.01))
     folder = tmp_path / "new" / "folder"
     output = _run(capsys, "run", "--quick", "--output", str(folder))
     for said in ("prefill", "sharp rows", "decode", "Exponential", "textbook", "verdict", "MiB"):

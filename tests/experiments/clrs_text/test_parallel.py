@@ -45,7 +45,7 @@ def test_a_failure_in_a_process_is_raised(tmp_path: Path) -> None:
     study = Study(tmp_path, _SETTINGS, "a command")
     arms = arms_of(replace(_RECIPE, learning_rate=float("inf")), ["paper"])
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        run_in_parallel(study, arms, 2)
+        run_in_parallel(study, arms, 1)
     assert not study.table.records
 
 

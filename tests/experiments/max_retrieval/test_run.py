@@ -73,11 +73,18 @@ def test_the_arms_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "near-ties+cosine\n" in capsys.readouterr().out
 
 
-def test_figures_and_tables_are_made_from_results(
+def test_a_quick_run_ends_with_what_is_made_from_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [*_TINY, "--output", str(tmp_path)]
-    assert _run(*options, "--arms", "standard") == 0
+    # The run itself ends with them.
+    assert _run("--quick", "--arms", "standard", "--output", str(tmp_path)) == 0
+    assert "exponential law" in capsys.readouterr().out
+    table = Table.load(tmp_path / "table.json")
+    assert table.command == "python -m experiments.max_retrieval run --arms standard --quick"
+    assert table.settings["steps"] == 200
+    for name in ("accuracy-inference.svg", "report.html"):
+        (tmp_path / name).unlink()
+
     assert _call("figures", "--output", str(tmp_path)) == 0
     said = capsys.readouterr().out
     for name in (
@@ -97,16 +104,3 @@ def test_figures_and_tables_are_made_from_results(
     figures.write_text(figures.read_text(encoding="utf-8").replace("0.", "1.", 1), encoding="utf-8")
     assert _call("figures", "--output", str(tmp_path)) == 1
     assert "figures.json: the file was changed" in capsys.readouterr().err
-
-
-def test_a_quick_run_ends_with_its_table_and_its_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert _run("--quick", "--arms", "standard", "--output", str(tmp_path)) == 0
-    said = capsys.readouterr().out
-    assert "exponential law" in said
-    table = Table.load(tmp_path / "table.json")
-    assert table.command == "python -m experiments.max_retrieval run --arms standard --quick"
-    assert table.settings["steps"] == 200
-    assert (tmp_path / "accuracy-inference.svg").exists()
-    assert (tmp_path / "report.html").exists()

@@ -17,9 +17,9 @@ import sharpmax
 from model_families import BY_NAME, DECODERS, TINY, VOCABULARY, indexed, result, shared
 from sharpmax.models import CannotSharpenError, Diagnosis, HeadRecord
 from sharpmax.models._attachment import ATTRIBUTE
+from sharpmax.models._config import NAMES
 from sharpmax.models._diagnosis.inputs import SHORTEST
 from sharpmax.models._diagnosis.meter import Meter, rows_of
-from sharpmax.models._interface import NAMES
 
 LENGTHS = (8, 21, 40)
 ROWS = 6

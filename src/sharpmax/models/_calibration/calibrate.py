@@ -24,7 +24,6 @@ from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._calibration.select import Selection, losses_of, select
 from sharpmax.models._handle import Sharpened, neutral_rules
-from sharpmax.models._hugging_face import HuggingFace
 from sharpmax.models._inspect import check_causal_lm, check_items
 from sharpmax.models._open import open_model
 from sharpmax.models._torch_module.way import TorchModule
@@ -127,7 +126,7 @@ def calibrate(
     inner, layers = way.model, way.layers
     if text is not None or not callable(objective):
         # Texts and answers are measured token by token.
-        if not isinstance(way, HuggingFace):
+        if not way.of_transformers:
             raise TypeError(
                 "objective, text: expected a function and None for a model that is not of "
                 f"transformers, got {objective!r} and {type(text).__name__}"
@@ -144,7 +143,7 @@ def calibrate(
     _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
     if not learning_rate > 0:
         raise ValueError(f"learning_rate: expected a number above 0, got {learning_rate}")
-    if isinstance(way, HuggingFace):
+    if way.of_transformers:
         for name, splits in (("data", data), ("text", text)):
             check_items(inner, name, chain(*vars(splits).values()) if splits else ())
     if text is None and objective != "text" and tolerance != float("inf"):

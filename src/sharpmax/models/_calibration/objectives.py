@@ -7,20 +7,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sharpmax.models._answers import Asked, common_length
+from sharpmax.models._config import NAMES
 from sharpmax.models._inspect import attention_layers
-from sharpmax.models._interface import NAMES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Item = TypeVar("Item")
 
-Objective = Callable[[PreTrainedModel, Sequence[Any]], Tensor]
+Objective = Callable[[Any, Sequence[Any]], Tensor]
 """A function of a model and some items that returns one loss per item."""
 
 _STRIDE = 4  # drift is measured at every fourth token: it varies less than a loss does

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, TypedDict
 from torch import nn
 
 from sharpmax._files import RefusedError, typed, typed_fields, versions
-from sharpmax.models._hugging_face import HuggingFace
 from sharpmax.models._open import open_model
 from sharpmax.models._rule import Rule, changed
 from sharpmax.models._saved import Saved
@@ -187,7 +186,7 @@ class Calibration(Saved):
             for index in sorted({*policies, *gains})
         )
         facts = {"versions": versions(("numpy", "torch", "transformers")), **facts}
-        names = () if isinstance(way, HuggingFace) else tuple(each.name for each in way.layers)
+        names = () if way.of_transformers else tuple(each.name for each in way.layers)
         heads = tuple(layer.heads for layer in way.layers)
         return Calibration(*way.identity, heads, layers=layers, names=names, **facts)
 

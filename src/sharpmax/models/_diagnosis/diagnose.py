@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from sharpmax._files import versions
 from sharpmax.models import _inspect
@@ -20,10 +19,12 @@ from sharpmax.models._diagnosis.inputs import check_count, prepare, prepare_call
 from sharpmax.models._diagnosis.meter import LooksAheadError, Meter
 from sharpmax.models._diagnosis.result import Diagnosis
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._hugging_face import HuggingFace
 from sharpmax.models._open import open_model
 from sharpmax.models._torch_module.way import call
 from sharpmax.models._way import CannotSharpenError, evaluation_mode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ROWS = 64  # measured per length
 TAIL = 16  # tokens that count as the last ones
@@ -109,7 +110,7 @@ def diagnose(
     check_count("tail", tail, 1)
     check_count("rows", rows, 1)
     check_count("examples", examples, 0)
-    reads_tokens = isinstance(way, HuggingFace)
+    reads_tokens = way.of_transformers
     if reads_tokens:
         _check_model(inner, [layer.kind for layer in layers])
         way.check_one_rank()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sharpmax.models._inspect import check_positions, embedding, positions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Rounds = list[dict[int, Any]]
 """One input per length, as often as there are inputs."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from sharpmax import tasks as drawing
 from sharpmax._settings import LENGTHS, METRIC, TASKS, WORDINGS, EvaluationSettings, Task, Wording
@@ -14,6 +12,9 @@ from sharpmax.models._calibration.objectives import Window
 from sharpmax.models._inspect import check_items, check_positions, positions
 from sharpmax.tasks import Question, Tokenizer, start_tokens
 from sharpmax.tasks._questions import encode
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _ANSWER_ROOM = 32
 """Tokens that default lengths leave for the answer."""

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from sharpmax._files import SettingsChangedError, locked, refuse_earlier
 from sharpmax._settings import METRIC, TASKS, WORDINGS, EvaluationSettings, Task, Wording
@@ -32,6 +31,9 @@ from sharpmax.models._sharpen import sharpen
 from sharpmax.models._way import evaluation_mode
 from sharpmax.policies import Policy
 from sharpmax.tasks import Tokenizer, own_source
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class EvaluationProgress(NamedTuple):

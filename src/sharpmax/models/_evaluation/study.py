@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from sharpmax._files import check_settings, refuse_earlier
 from sharpmax._settings import CalibrationSettings, only_text
@@ -20,6 +18,9 @@ from sharpmax.models._evaluation.cells import windows
 from sharpmax.models._evaluation.heads import best
 from sharpmax.models._evaluation.splits import question_splits
 from sharpmax.tasks import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Settings that go to `calibrate` as they are.
 _OPTIONS = (

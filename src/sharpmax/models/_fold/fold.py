@@ -32,12 +32,11 @@ from sharpmax.models._fold.report import (
     refusals,
 )
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._hugging_face import HuggingFace
 from sharpmax.models._inspect import embedding, positions
 from sharpmax.models._open import open_model
 from sharpmax.models._rule import Rule, changed
 from sharpmax.models._sharpen import plan
-from sharpmax.models._way import Layer, evaluation_mode
+from sharpmax.models._way import Layer, Way, evaluation_mode
 from sharpmax.policies import Constant
 
 TOKENS = 512  # that the logits are compared on
@@ -136,7 +135,7 @@ def folded(
 ) -> tuple[FoldReport, list[tuple[Scaling, Tensor]]]:
     """Fold as `fold` says; return also the scalings, each with its parameter as it was."""
     way = open_model(model)
-    if not isinstance(way, HuggingFace):
+    if not way.of_transformers:
         raise CannotFoldError(
             f"{type(model).__name__}: expected a transformers model, whose weights are known by "
             "name; for other modules, keep the calibration in sharpmax.sharpen"
@@ -203,7 +202,7 @@ def folded(
 
 
 def _plan(
-    way: HuggingFace, calibration: Calibration, seen: Mapping[int, Seen], sink_role: SinkRole
+    way: Way, calibration: Calibration, seen: Mapping[int, Seen], sink_role: SinkRole
 ) -> tuple[list[Folded], list[Scaling], list[NotFolded]]:
     """Return what can be folded, the scalings that do it, and what cannot."""
     places = Places(way.model)
@@ -279,7 +278,7 @@ def _split(
 
 
 def _arguments(
-    way: HuggingFace, tokenizer: Any, text: str | None, inputs: Mapping[str, Any] | None
+    way: Way, tokenizer: Any, text: str | None, inputs: Mapping[str, Any] | None
 ) -> tuple[str, dict[str, Any]]:
     """Return what the logits are computed on, in words and as arguments of the model."""
     model = way.model
@@ -305,7 +304,7 @@ def _arguments(
     return source, arguments
 
 
-def _name(way: HuggingFace) -> str:
+def _name(way: Way) -> str:
     name = way.identity[0]
     return (Path(name).name if Path(name).exists() else name) or type(way.model).__name__
 

@@ -6,17 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from sharpmax._files import DamagedFileError, replace_file
 from sharpmax.models import _model_families as families
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._fold.places import Scaling
 from sharpmax.models._fold.report import CannotFoldError
-from sharpmax.models._hugging_face import HuggingFace
 from sharpmax.models._open import open_model
 from sharpmax.policies import Constant
 
@@ -35,6 +31,8 @@ def write_adapter(
     An IA³ adapter multiplies the outputs of a projection, its bias included, or the inputs of a
     "feedforward" one: a temperature is the former, a gain the latter.
     """
+    from safetensors.torch import save_file
+
     vectors: dict[str, Tensor] = {}
     inputs: list[str] = []
     for each in scalings:
@@ -42,16 +40,16 @@ def write_adapter(
         if kind == "bias":
             continue  # scaled with the outputs
         module = model.get_submodule(name) if kind == "weight" else None
-        if not isinstance(module, nn.Linear | Conv1D):
+        if not families.is_projection(module):
             raise CannotFoldError(
                 f"{each.name}: expected a projection, which an IA³ adapter can scale; use "
                 "sharpmax.fold for this model"
             )
-        own = each.factors.T if isinstance(module, Conv1D) else each.factors
+        own = each.factors.T if families.is_transposed(module) else each.factors
         if own.shape[0] == 1:
             inputs.append(name)
         vectors[name] = own.float().contiguous()
-    transposed = {isinstance(model.get_submodule(name), Conv1D) for name in vectors}
+    transposed = {families.is_transposed(model.get_submodule(name)) for name in vectors}
     config = {
         "peft_type": "IA3",
         "base_model_name_or_path": base or None,
@@ -78,8 +76,11 @@ def write_adapter(
 
 def read_adapter(folder: Path, model: nn.Module) -> Calibration:
     """Read an adapter whose factors are the same within each head of a model."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     way = open_model(model)
-    if not isinstance(way, HuggingFace):
+    if not way.of_transformers:
         raise TypeError(f"model: expected a transformers model, got {type(model).__name__}")
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -135,7 +136,7 @@ def _of_queries(
         queries, others = parts[:, 0].flatten(), parts[:, 1:]
     else:
         output: Any = model.get_submodule(families.output_projection(model, layer.name) or "")
-        width = output.weight.shape[0 if isinstance(output, Conv1D) else 1]
+        width = output.weight.shape[0 if families.is_transposed(output) else 1]
         queries, others = factors[:width], factors[width:]
     if not bool((others == 1).all()):
         raise CannotFoldError(f"{name}: expected unchanged keys and values, got scaled ones")

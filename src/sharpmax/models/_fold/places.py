@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from sharpmax._attention import Problem, SinkRole, masked_below
 from sharpmax.models import _model_families as families
@@ -112,7 +111,7 @@ class Places:
             found += self._scalings(name, norm[1], each.reshape(weight.shape))
         else:
             name, projection = self._query_projection(layer)
-            last, axis = name.rpartition(".")[2], 1 if isinstance(projection, Conv1D) else 0
+            last, axis = name.rpartition(".")[2], 1 if families.is_transposed(projection) else 0
             rows = projection.weight.shape[axis]
             factors = torch.ones(rows, dtype=torch.float64)
             if last in families.INTERLEAVED_PROJECTIONS and rows == 3 * len(each):
@@ -145,7 +144,7 @@ class Places:
         if name is None:
             raise Obstacle("no output projection was found", _KEEP)
         projection = self._plain(name)
-        axis = 0 if isinstance(projection, Conv1D) else 1
+        axis = 0 if families.is_transposed(projection) else 1
         width, rest = divmod(projection.weight.shape[axis], len(gains))
         if rest:
             inputs = projection.weight.shape[axis]
@@ -155,7 +154,7 @@ class Places:
         weight: Any = projection.weight  # its bias is added after the gains
         return self._checked([Scaling(f"{name}.weight", weight, wide)])
 
-    def _query_projection(self, layer: Layer) -> tuple[str, nn.Linear | Conv1D]:
+    def _query_projection(self, layer: Layer) -> tuple[str, Any]:
         known = (
             *families.QUERY_PROJECTIONS,
             *families.STACKED_PROJECTIONS,
@@ -167,11 +166,11 @@ class Places:
                 return name, self._plain(name)
         raise Obstacle("no query projection was found", f"gains may be folded; {_KEEP}")
 
-    def _plain(self, name: str) -> nn.Linear | Conv1D:
+    def _plain(self, name: str) -> Any:
         """Return a projection whose weights are numbers that can be multiplied."""
         module = self.model.get_submodule(name)
         weight = getattr(module, "weight", None)
-        if not isinstance(module, nn.Linear | Conv1D) or weight is None or weight.ndim != 2:
+        if not families.is_projection(module) or weight is None or weight.ndim != 2:
             raise Obstacle(f"{name} is a {type(module).__name__}, not a plain projection", _FIRST)
         return module
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from transformers import TrainerCallback
-
 from sharpmax._extras import available, require
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
     from sharpmax.models._monitor.monitor import Monitor
 
 
@@ -32,31 +32,39 @@ class _Open:
         self._stack.pop_all()
 
 
-class HuggingFaceCallback(TrainerCallback):
-    """Measure the steps of the Trainer of transformers."""
+def hugging_face_callback(monitor: Monitor) -> TrainerCallback:
+    """Return a callback for the Trainer of transformers."""
+    from transformers import TrainerCallback
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._open = _Open(monitor)
+    opened = _Open(monitor)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        del args, control, kwargs
-        self._open.begin(state.global_step)
+    class HuggingFaceCallback(TrainerCallback):
+        """Measure the steps of the Trainer of transformers."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        del args, state, kwargs
-        due = control.should_log
-        self._open.end()
-        # A writer that logs through the Trainer would cancel the Trainer's own log of this step.
-        control.should_log = due
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            del args, control, kwargs
+            opened.begin(state.global_step)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        del args, state, control, kwargs
-        if logs and "loss" in logs:
-            self._open.monitor.loss(float(logs["loss"]))
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            del args, state, kwargs
+            due = control.should_log
+            opened.end()
+            # A writer that logs through the Trainer would cancel the Trainer's own log of this
+            # step.
+            control.should_log = due
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        del args, state, control, kwargs
-        self._open.end()
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any
+        ) -> None:
+            del args, state, control, kwargs
+            if logs and "loss" in logs:
+                monitor.loss(float(logs["loss"]))
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            del args, state, control, kwargs
+            opened.end()
+
+    return HuggingFaceCallback()
 
 
 def lightning_callback(monitor: Monitor) -> Any:

@@ -6,18 +6,20 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
-from transformers import TrainerCallback
 
 from sharpmax._attention import SinkRole
 from sharpmax.models._handle import Sharpened
 from sharpmax.models._monitor.alarms import Alarm, AlarmRules, Judge
-from sharpmax.models._monitor.callbacks import HuggingFaceCallback, lightning_callback
+from sharpmax.models._monitor.callbacks import hugging_face_callback, lightning_callback
 from sharpmax.models._monitor.readings import Reading, Sums
 from sharpmax.models._monitor.writers import writer_of
 from sharpmax.models._open import open_model
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
 
 Batch = TypeVar("Batch")
 
@@ -160,7 +162,7 @@ class Monitor:
         To write with the loggers of the Trainer, pass
         `writer=lambda scalars, step: trainer.log(scalars)` to `sharpmax.monitor`.
         """
-        return HuggingFaceCallback(self)
+        return hugging_face_callback(self)
 
     def lightning(self) -> Any:
         """Return a callback for the `Trainer` of Lightning.

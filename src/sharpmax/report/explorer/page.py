@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["explorer_html", "script", "write_explorer"]
 
 _FOLDER: Final = Path(__file__).parent
-_MODULES: Final = ("mathematics.js", "charts.js", "heads.js", "main.js")
+_MODULES: Final = (
+    "mathematics.js", "charts.js", "heads.js", "settings.js", "results.js", "main.js"
+)  # fmt: skip
 _IMPORT: Final = re.compile(r"^import \{[^}]*\} from \"[^\"]+\";\n", re.MULTILINE)
 
 
