@@ -8,6 +8,8 @@ PYTEST_OPTIONS ?=
 # How many cases `make fuzz` tries, and their seed.
 CASES ?= 2000
 SEED ?= 0
+# The address of the repository, for the links of the description that the package index shows.
+REPOSITORY ?=
 # Where `make demo` writes.
 OUTPUT ?= build/demo
 
@@ -21,12 +23,13 @@ EXPERIMENTS := $(filter-out common,$(notdir $(patsubst %/__main__.py,%,$(wildcar
 # On some virtual machines oneDNN dispatches bfloat16 products to instructions that the processor lacks.
 # The gate must not depend on the machine. The library itself never sets this.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
+export SHARPMAX_REPOSITORY := $(REPOSITORY)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tables figures fuzz test lint types docs wheel format clean
+.PHONY: help setup demo tables figures fuzz test lint types docs notebooks wheel release format clean
 
 help: ## Show the targets.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv and install exact versions of what the gate and the demo need.
 
@@ -71,11 +74,17 @@ types: $(READY) ## Check types.
 docs: $(READY) ## Build the site strictly into build/site/html.
 	$(BIN)/python scripts/build_site.py
 
+notebooks: $(READY) ## Run the notebooks of docs/notebooks and keep their outputs in them.
+	$(BIN)/python scripts/run_notebooks.py
+
 wheel: $(READY) ## Build wheels with compiled kernels and the sdist into dist, and try the wheel of this machine.
 	@$(PIP) install -r requirements/wheel.txt
 	@rm -rf dist
 	$(BIN)/python scripts/build_wheel.py
 	SHARPMAX_WHEEL=$$(ls dist/*_$$(uname -m).whl) $(BIN)/python -m pytest -n 0 -s tests/test_wheel.py
+
+release: wheel ## Build as `wheel` does, and check contents, README, citation and installation.
+	$(BIN)/python scripts/check_release.py
 
 format: $(READY) ## Format, and repair what can be repaired.
 	$(BIN)/ruff check --fix .

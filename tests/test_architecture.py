@@ -94,3 +94,6 @@ def test_every_experiment_has_the_same_shape(name: str) -> None:
     for file in ("README.md", "__main__.py", "run.py", "tables.py", "figures.py"):
         assert (folder / file).exists(), f"{name}: {file}"
     assert any((folder / "results").iterdir())
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    for part in ("**Question.**", "**Answer.**", "<!-- table: ", "![", "Limit"):
+        assert part in page, f"{name}: README.md without {part}"

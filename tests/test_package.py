@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -137,6 +138,29 @@ def test_no_path_of_a_machine() -> None:
         for match in pattern.finditer(path.read_text(encoding="utf-8"))
     }
     assert not found
+
+
+@pytest.mark.parametrize("repository", ["", "https://example.org/owner/sharpmax"])
+def test_description_has_absolute_links(
+    repository: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hatch_build import Description
+
+    monkeypatch.setenv("SHARPMAX_REPOSITORY", repository)
+    metadata: dict[str, Any] = {"version": "9.8.7"}
+    Description(str(ROOT), {}).update(metadata)
+    links = re.findall(r"(!?)\[[^\[\]]*\]\(([^)]*)\)", metadata["readme"]["text"])
+    assert all(address.startswith("https://") for _, address in links)
+    pictures = [address for picture, address in links if picture]
+    place = "raw/v9.8.7/experiments/dispersion/results/dispersion.png"
+    assert pictures == ([f"{repository}/{place}"] if repository else [])
+
+
+def test_workflows_run_the_gate_as_it_is() -> None:
+    for name in ("gate", "publish"):
+        workflow = (ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8")
+        assert "- run: .ci/run\n" in workflow
+    assert (ROOT / ".ci/run").read_text(encoding="utf-8").endswith("exec make test\n")
 
 
 def _text_files() -> list[Path]:

@@ -36,8 +36,9 @@ def test_nothing_comes_from_elsewhere(pages: dict[str, str]) -> None:
 
 def test_every_document_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1]
-    for pattern in ("docs/*.md", "experiments/*/README.md", "*.md"):
+    for pattern in ("docs/*.md", "docs/notebooks/*.ipynb", "experiments/*/README.md", "*.md"):
         for path in ROOT.glob(pattern):
+            path = path.with_suffix(".md")
             assert f": {path.relative_to(ROOT).as_posix()}" in navigation, (
                 f"name {path.name} in mkdocs.yml"
             )
@@ -52,6 +53,14 @@ def test_every_exported_name_is_in_the_reference(pages: dict[str, str], module: 
     loaded = importlib.import_module(".".join(filter(None, ("sharpmax", module))))
     for name in set(loaded.__all__) - NOT_NAMES:
         assert re.search(rf"id=\"[\w.]*\.{name}\" class=\"doc doc-heading", page), name
+
+
+def test_notebooks_are_shown_with_their_output(pages: dict[str, str]) -> None:
+    page = pages["docs/notebooks/dispersion.html"]
+    assert len(re.findall(r"<img\b", page)) == 2
+    assert "in blocks 13.212826" in page
+    assert 'href="dispersion.ipynb"' in page
+    assert 'href="notebooks/training.html"' in pages["docs/start.html"]
 
 
 def test_commands_and_pictures(pages: dict[str, str]) -> None:

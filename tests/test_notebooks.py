@@ -1,0 +1,38 @@
+"""The notebooks run, and print what is kept in them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from scripts.run_notebooks import FOLDER, run
+
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+POINTS = 12
+"""Accuracies are of 64 questions at least, and a training ends elsewhere on another processor."""
+
+
+def _printed(notebook: nbformat.NotebookNode) -> list[str]:
+    """What each cell prints, and the place of each picture."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    return [output.get("text") or output["data"]["text/plain"] for output in outputs]
+
+
+def test_all_are_there() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["dispersion", "hugging_face", "training"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_prints_what_is_kept(path: Path) -> None:
+    kept, found = _printed(nbformat.read(path, as_version=4)), _printed(run(path))
+    assert [NUMBER.sub("#", text) for text in found] == [NUMBER.sub("#", text) for text in kept]
+    for before, after in zip("".join(kept).split(), "".join(found).split(), strict=True):
+        # Nothing is random in the first one.
+        tolerance = 0.0 if path.stem == "dispersion" else POINTS if "%" in before else 0.5
+        for old, new in zip(NUMBER.findall(before), NUMBER.findall(after), strict=True):
+            value = float(old.replace(",", ""))
+            assert float(new.replace(",", "")) == pytest.approx(value, rel=1e-4, abs=tolerance)
