@@ -8,6 +8,7 @@ from pathlib import Path
 from experiments.reliability.bugs import BUGS
 from experiments.reliability.campaign import Campaign
 from experiments.reliability.cases import KINDS
+from experiments.reliability.libraries import libraries_table
 from experiments.reliability.mutations import attempts
 from sharpmax.report._page.tables import Table
 
@@ -26,7 +27,10 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 def tables(results: Path) -> dict[str, str]:
     """Make the tables of the document from `campaign.json` and `mutations.json`."""
     campaign = Campaign.load(results / "campaign.json")
-    return {
+    # The libraries are not dependencies, so a run may have none of them.
+    others = results / "libraries.json"
+    reached = {"libraries": libraries_table(others).to_markdown()} if others.exists() else {}
+    return reached | {
         "reliability-kinds": kinds_table(campaign).to_markdown(100),
         "reliability-worst": worst_table(campaign).to_markdown(100),
         "reliability-mutations": mutations_table(results).to_markdown(100),

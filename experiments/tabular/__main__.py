@@ -1,9 +1,10 @@
-"""Run the experiment: `python -m experiments.tabular setup|run|tables|figures`."""
+"""Run the experiment: `python -m experiments.tabular setup|fit|run|cost|tables|figures`."""
 
 from experiments.common.command import application, main
+from experiments.tabular.cost import cost
+from experiments.tabular.documents import pages, tables
 from experiments.tabular.figures import figures
-from experiments.tabular.run import run, setup
-from experiments.tabular.tables import pages, tables
+from experiments.tabular.run import fit, run, setup
 
 app = application(
     "tabular",
@@ -14,6 +15,8 @@ app = application(
     pages=pages,
 )
 app.command("setup")(setup)
+app.command("fit")(fit)
+app.command("cost")(cost)
 
 if __name__ == "__main__":
     main(app)
