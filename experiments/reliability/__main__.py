@@ -1,4 +1,4 @@
-"""Run the experiment: `python -m experiments.reliability run|tables|figures|mutations|libraries`."""
+"""Run it: `python -m experiments.reliability run|tables|figures|mutations|libraries`."""
 
 from experiments.common.command import application, main
 from experiments.reliability.figures import figures
