@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.tabular.cost import load_cost
 from experiments.tabular.records import Results
-from experiments.tabular.sizes import every_size, size_table
+from experiments.tabular.sizes import every_size, fitted_table, size_table
 from experiments.tabular.tables import (
     best_table,
     choice_table,
@@ -28,6 +28,7 @@ def tables(results: Path) -> dict[str, str]:
         "tabular-report": report_table(measured),
         "tabular-left-out": left_out_table(measured),
         "tabular-sizes": size_table(measured),
+        "tabular-fitted": fitted_table(measured),
         "tabular-where": where_table(measured),
         "tabular-remedies": remedy_table(measured),
         "tabular-best": best_table(measured),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from experiments.tabular.tables import FEWEST, contrast_cell, design_of
 from sharpmax.report._page import style
 from sharpmax.report._page.tables import Table
 
-__all__ = ["draw_sizes", "every_size", "size_table"]
+__all__ = ["draw_sizes", "every_size", "fitted_table", "size_table"]
 
 SHOWN: Final = {
     "accuracy": "accuracy",
@@ -33,7 +34,7 @@ def size_table(results: Results) -> Table:
         first = found["auc"]
         if first is None:
             continue
-        row = [f"{size:,}", str(first.tables), _splits(results, size, arm, first.differences)]
+        row = [f"{size:,}", str(first.tables), splits_of(results, size, arm, first.differences)]
         row += [f"{_mean(results, size, 'plain', m, first.differences):.4f}" for m in SHOWN]
         rows.append(row + [contrast_cell(each, 4) for each in found.values()])
     header = ["rows", "tables", "splits", *(f"plain: {name}" for name in SHOWN.values())]
@@ -53,11 +54,32 @@ def every_size(results: Results) -> Table:
             found = {m: contrast(results, "report", size, arm, (size, "plain"), m) for m in SHOWN}
             first = found["auc"]
             if first is not None:
-                splits = _splits(results, size, arm, first.differences)
+                splits = splits_of(results, size, arm, first.differences)
                 cells = [contrast_cell(each, 4) for each in found.values()]
                 rows.append([f"{size:,}", arm, str(first.tables), splits, *cells])
     header = ["rows", "arm minus plain", "tables", "splits", *SHOWN.values()]
     return Table(header, rows, words=2)
+
+
+def fitted_table(results: Results) -> Table:
+    """Compare the fitted strengths with plain softmax and with the chosen arm, in both halves."""
+    design = design_of(results)
+    rows = []
+    for half, size in (("choose", design.choose_size), ("report", design.report_size)):
+        for other in ("plain", chosen_arm(design, results, adaptive=True) or ""):
+            found = [contrast(results, half, size, "fitted", (size, other), m) for m in SHOWN]
+            if (first := found[0]) is not None:
+                where = "for choosing" if half == "choose" else "held back"
+                splits = splits_of(results, size, "fitted", first.differences)
+                cells = [contrast_cell(each, 4) for each in found]
+                rows.append([f"{where}, {size:,} rows", other, splits, *cells])
+    return Table(
+        ["tables", "fitted minus", "splits", *SHOWN.values()],
+        rows,
+        caption="Mean difference over tables, its 95% interval from resampling tables, and the "
+        "number of tables on which the fitted strengths are better.",
+        words=2,
+    )
 
 
 def draw_sizes(results: Results, path: Path) -> Path | None:
@@ -142,9 +164,13 @@ def _tables(results: Results, size: int, arm: str) -> set[str]:
     return {c.table for c in results.records if (c.size, c.arm) == (size, arm)} & held
 
 
-def _splits(results: Results, size: int, arm: str, names: Iterable[str]) -> str:
-    """Return the number of splits per table, or its range."""
-    cells = [c for c in results.records if (c.size, c.arm) == (size, arm)]
+def splits_of(results: Results, size: int, arm: str, names: Iterable[str]) -> str:
+    """Return the number of splits per table that plain softmax has too, or its range."""
+    cells = [
+        cell
+        for cell in results.records
+        if (cell.size, cell.arm) == (size, arm) and replace(cell, arm="plain") in results.records
+    ]
     counts = {sum(cell.table == name for cell in cells) for name in names}
     return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 

@@ -38,7 +38,7 @@ def design_of(results: Results) -> Design:
 def choice_table(results: Results) -> Table:
     """Compare each candidate with plain softmax on the tables for choosing."""
     design = design_of(results)
-    arms = (*design.candidates, *design.also_chosen, "fitted")
+    arms = (*design.candidates, *design.also_chosen)
     rows = _rows(results, "choose", design.choose_size, arms, (design.choose_size, "plain"))
     chosen = chosen_arm(design, results)
     return Table(
@@ -46,6 +46,7 @@ def choice_table(results: Results) -> Table:
         rows,
         caption=f"Tables for choosing, contexts of {design.choose_size:,} rows. "
         + _caption(results, "choose", design.choose_size)
+        + _fewer(results, "choose", design.choose_size, arms)
         + (f" Chosen: {chosen}." if chosen else ""),
     )
 
@@ -59,8 +60,6 @@ def report_table(results: Results) -> Table:
         dict.fromkeys(a for a in ("log-length", adaptive, "matched", "matched-heads") if a)
     )
     rows = _rows(results, "report", size, arms, (size, "plain"), tested=True)
-    # Added after the primary result was known, so it has no part in the test.
-    rows += [[*row, ""] for row in _rows(results, "report", size, ("fitted",), (size, "plain"))]
     return Table(
         ["arm minus plain", *MEASURES.values(), "accuracy", "mean β", "p (AUC)"],
         rows,
@@ -226,6 +225,16 @@ def _caption(results: Results, half: str, size: int) -> str:
         f"{len(splits)} {word}. Mean difference over tables, its 95% interval from resampling "
         "tables, and the number of tables on which the arm is better."
     )
+
+
+def _fewer(results: Results, half: str, size: int, arms: tuple[str, ...]) -> str:
+    """Name the arms that have not been run on all splits."""
+    names = {info.name for info in results.tables if info.half == half}
+    cells = [c for c in results.records if c.table in names and c.size == size]
+    counts = {arm: len({c.split for c in cells if c.arm == arm}) for arm in arms}
+    most = max(counts.values(), default=0)
+    few = [arm for arm, count in counts.items() if 0 < count < most]
+    return f" First split only: {', '.join(few)}." if few else ""
 
 
 def list_table(results: Results) -> Table:

@@ -10,7 +10,7 @@ import pytest
 from experiments.tabular.data import TableInfo
 from experiments.tabular.design import FULL, contrast
 from experiments.tabular.records import Cell, Record, Results
-from experiments.tabular.sizes import draw_sizes, every_size, size_table
+from experiments.tabular.sizes import draw_sizes, every_size, fitted_table, size_table
 from experiments.tabular.tables import best_table
 from experiments.tabular.where import EXPLORED, left_out_table, where_table
 
@@ -55,6 +55,18 @@ def test_differences_grow_with_the_size(results: Results, tmp_path: Path) -> Non
     path = draw_sizes(results, tmp_path / "sizes.png")
     assert path is not None
     assert path.stat().st_size > 10_000
+
+
+def test_splits_count_where_plain_has_them_too(results: Results) -> None:
+    for name in NAMES:
+        del results.records[Cell(name, 2, 1_024, "plain")]
+        cell = Cell(name, 1, 10_000, "fitted")
+        results.records[cell] = Record(cell, 0.9, 0.9, 0.1, 0.1, 1.0)
+    assert [row[2] for row in size_table(results).rows] == ["1", "2", "2"]
+    rows = fitted_table(results).rows
+    assert [row[:3] for row in rows] == [
+        ["held back, 10,000 rows", other, "1"] for other in ("plain", ARM)
+    ]
 
 
 def test_tables_that_were_looked_at_before_can_be_left_out(results: Results) -> None:
