@@ -2,9 +2,9 @@
 
 from experiments.common.command import application, main
 from experiments.tabular.cost import cost
-from experiments.tabular.documents import pages, tables
 from experiments.tabular.figures import figures
 from experiments.tabular.run import fit, run, setup
+from experiments.tabular.tables import pages, tables
 
 app = application(
     "tabular",

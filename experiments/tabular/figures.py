@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from experiments.tabular.comparisons import design_of
 from experiments.tabular.design import chosen_arm, contrast
 from experiments.tabular.records import Results
 from experiments.tabular.sizes import draw_sizes
-from experiments.tabular.tables import design_of
 from sharpmax.report._page import style
 
 __all__ = ["draw_gains", "figures"]

@@ -18,6 +18,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 from experiments.common.command import Output, Quick, Resume, current_command, say, show
 from experiments.tabular import arms, design, prior
+from experiments.tabular.comparisons import fit_table, report_table
 from experiments.tabular.data import TableInfo, choose_tables, load_index, load_table, split
 from experiments.tabular.fetch import CACHE, PACKAGES, fetch
 from experiments.tabular.figures import figures
@@ -31,7 +32,6 @@ from experiments.tabular.model import (
 )
 from experiments.tabular.prior import fit_strengths, load_strengths
 from experiments.tabular.records import Cell, Record, Results
-from experiments.tabular.tables import fit_table, report_table
 from sharpmax._files import RefusedError, refuse_earlier
 
 __all__ = ["fit", "run", "setup"]

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from experiments.tabular.comparisons import FEWEST, contrast_cell, design_of
 from experiments.tabular.design import Contrast, chosen_arm, contrast
 from experiments.tabular.records import Results
-from experiments.tabular.tables import FEWEST, contrast_cell, design_of
 from sharpmax.report._page import style
 from sharpmax.report._page.tables import Table
 

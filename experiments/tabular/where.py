@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 from scipy import stats
 
+from experiments.tabular.comparisons import contrast_cell, design_of
 from experiments.tabular.data import TableInfo
 from experiments.tabular.design import Contrast, chosen_arm, contrast
 from experiments.tabular.records import Cell, Results
-from experiments.tabular.tables import contrast_cell, design_of
 from sharpmax.report._page.tables import Table, signed
 
 __all__ = ["EXPLORED", "left_out_table", "where_table"]

@@ -9,8 +9,8 @@ import torch
 
 from experiments.tabular import prior
 from experiments.tabular.arms import Watched, policies_of
+from experiments.tabular.comparisons import fit_table
 from experiments.tabular.model import Config, TabularTransformer
-from experiments.tabular.tables import fit_table
 from sharpmax._files import read_sealed
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.tabular.comparisons import best_table
 from experiments.tabular.data import TableInfo
 from experiments.tabular.design import FULL, contrast
 from experiments.tabular.records import Cell, Record, Results
 from experiments.tabular.sizes import draw_sizes, every_size, fitted_table, size_table
-from experiments.tabular.tables import best_table
 from experiments.tabular.where import EXPLORED, left_out_table, where_table
 
 ARM = "exponential-0.125"
