@@ -1,7 +1,6 @@
-"""Run the experiment: `python -m experiments.tabular setup|fit|run|cost|tables|figures`."""
+"""Run the experiment: `python -m experiments.tabular setup|fit|run|tables|figures`."""
 
 from experiments.common.command import application, main
-from experiments.tabular.cost import cost
 from experiments.tabular.figures import figures
 from experiments.tabular.run import fit, run, setup
 from experiments.tabular.tables import pages, tables
@@ -16,7 +15,6 @@ app = application(
 )
 app.command("setup")(setup)
 app.command("fit")(fit)
-app.command("cost")(cost)
 
 if __name__ == "__main__":
     main(app)

@@ -17,7 +17,7 @@ from sharpmax.report._page.tables import Table, signed
 
 __all__ = [
     "FEWEST", "best_table", "choice_table", "contrast_cell", "design_of", "fit_table",
-    "list_table", "remedy_table", "report_table",
+    "list_table", "remedy_table", "report_table", "times_table",
 ]  # fmt: skip
 
 FEWEST = 5
@@ -136,6 +136,29 @@ def best_table(results: Results) -> Table:
         "split. The best has the lowest mean calibrated log-loss on these same tables, which "
         "favours ways with more sizes to choose from.",
     )  # fmt: skip
+
+
+def times_table(results: Results) -> Table:
+    """Show the processor time per prediction of each arm, on the last split."""
+    design = design_of(results)
+    size, split = design.report_size, design.splits[-1]
+    found: dict[str, list[float]] = {}
+    for cell, record in results.records.items():
+        if (cell.size, cell.split) == (size, split) and not cell.arm.startswith("fitted"):
+            found.setdefault(cell.arm, []).append(record.seconds)
+    means = {arm: sum(each) / len(each) for arm, each in found.items()}
+    rows = [
+        [arm, f"{mean:.1f}", f"{mean / means['plain']:.2f}"]
+        for arm, mean in sorted(means.items(), key=lambda pair: -pair[1])
+        if "plain" in means
+    ]
+    return Table(
+        ["arm", "processor time, s", "ratio to plain"],
+        rows,
+        caption=f"Contexts of {size:,} rows and {design.test_rows:,} test rows, mean over tables, "
+        "one thread, one split. The exponential arm also records its mean beta. Other programs ran "
+        "at the same time, so take these times as rough.",
+    )
 
 
 def fit_table(path: Path) -> Table:

@@ -11,8 +11,8 @@ from experiments.tabular.comparisons import (
     list_table,
     remedy_table,
     report_table,
+    times_table,
 )
-from experiments.tabular.cost import load_cost
 from experiments.tabular.records import Results
 from experiments.tabular.sizes import every_size, fitted_table, size_table
 from experiments.tabular.where import left_out_table, where_table
@@ -32,11 +32,10 @@ def tables(results: Path) -> dict[str, str]:
         "tabular-where": where_table(measured),
         "tabular-remedies": remedy_table(measured),
         "tabular-best": best_table(measured),
+        "tabular-times": times_table(measured),
     }
     if (strengths := results / "strengths.json").exists():
         made["tabular-fit"] = fit_table(strengths)
-    if (cost := results / "cost.json").exists():
-        made["tabular-cost"] = load_cost(cost)
     return {
         name: table.to_markdown(100) if table.rows else "Not measured yet."
         for name, table in made.items()
