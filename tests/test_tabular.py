@@ -10,7 +10,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.datasets import make_moons
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
@@ -135,3 +135,28 @@ def test_a_model_may_be_held_by_a_part_of_the_classifier() -> None:
     np.testing.assert_array_equal(
         newer.fit(x, y).predict_proba(x), older.fit(x, y).predict_proba(x)
     )
+
+
+class Careless(InContext):
+    """Forget what scikit-learn asks for: the number of features, and names of attributes."""
+
+    def fit(self, X, y):
+        super().fit(X, y)
+        self.__dict__.pop("n_features_in_")
+        self.given = True
+        return self
+
+    def predict_proba(self, X):
+        self.n_features_in_ = self.X_.shape[1]
+        return super().predict_proba(X)
+
+
+def failed(estimator: BaseEstimator) -> set[str]:
+    found = check_estimator(estimator, on_fail=None, on_skip=None)
+    return {each["check_name"] for each in found if each["status"] == "failed"}
+
+
+def test_it_fails_no_check_that_the_wrapped_classifier_passes() -> None:
+    own = failed(Careless())
+    assert own
+    assert failed(SharpTabPFN(Careless())) <= own

@@ -1,7 +1,8 @@
-"""Run the experiment: `python -m experiments.models_speed run|tables|figures`."""
+"""Run the experiment: `python -m experiments.models_speed run|modules|tables|figures`."""
 
 from experiments.common.command import application, main
 from experiments.models_speed.figures import figures
+from experiments.models_speed.modules import modules
 from experiments.models_speed.run import run
 from experiments.models_speed.tables import tables
 
@@ -12,6 +13,7 @@ app = application(
     tables,
     figures,
 )
+app.command("modules")(modules)
 
 if __name__ == "__main__":
     main(app)

@@ -1,7 +1,8 @@
-"""Run the experiment: `python -m experiments.reliability run|tables|figures|mutations`."""
+"""Run it: `python -m experiments.reliability run|tables|figures|mutations|libraries`."""
 
 from experiments.common.command import application, main
 from experiments.reliability.figures import figures
+from experiments.reliability.libraries import libraries
 from experiments.reliability.mutations import mutations
 from experiments.reliability.run import run
 from experiments.reliability.tables import pages, tables
@@ -15,6 +16,7 @@ app = application(
     pages=pages,
 )
 app.command("mutations")(mutations)
+app.command("libraries")(libraries)
 
 if __name__ == "__main__":
     main(app)

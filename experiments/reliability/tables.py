@@ -8,6 +8,7 @@ from pathlib import Path
 from experiments.reliability.bugs import BUGS
 from experiments.reliability.campaign import Campaign
 from experiments.reliability.cases import KINDS
+from experiments.reliability.libraries import libraries_table
 from experiments.reliability.mutations import attempts
 from sharpmax.report._page.tables import Table
 
@@ -34,6 +35,9 @@ def tables(results: Path) -> dict[str, str]:
     if (results / "triton" / "campaign.json").exists():
         interpreted = Campaign.load(results / "triton" / "campaign.json")
         found["reliability-triton"] = kinds_table(interpreted)
+    # The libraries are not dependencies, so a run may have none of them.
+    if (others := results / "libraries.json").exists():
+        found["libraries"] = libraries_table(others)
     return {name: table.to_markdown(100) for name, table in found.items()}
 
 

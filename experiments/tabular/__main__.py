@@ -1,8 +1,8 @@
-"""Run the experiment: `python -m experiments.tabular setup|run|tables|figures`."""
+"""Run the experiment: `python -m experiments.tabular setup|fit|run|tables|figures`."""
 
 from experiments.common.command import application, main
 from experiments.tabular.figures import figures
-from experiments.tabular.run import run, setup
+from experiments.tabular.run import fit, run, setup
 from experiments.tabular.tables import pages, tables
 
 app = application(
@@ -14,6 +14,7 @@ app = application(
     pages=pages,
 )
 app.command("setup")(setup)
+app.command("fit")(fit)
 
 if __name__ == "__main__":
     main(app)

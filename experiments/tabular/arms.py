@@ -23,7 +23,8 @@ from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Constant, EntropyTarget, Exponential, LogLength, Paper, Policy
 
 __all__ = [
-    "REMEDIES", "TRAINED", "Given", "Predicted", "entropies", "policies_of", "remedy", "sharpened",
+    "REMEDIES", "TRAINED", "Given", "Predicted", "entropies", "example_of", "is_remedy",
+    "policies_of", "remedy", "sharpened",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -92,15 +93,19 @@ def entropies(model: TabularTransformer, given: Given) -> tuple[Array, Array]:
 
 
 def policies_of(
-    arm: str, reference: Array, matched: Array | None = None
+    arm: str,
+    reference: Array,
+    matched: Array | None = None,
+    strengths: Array | None = None,
 ) -> Policy | Mapping[int | str, Policy | None]:
     """Return the policy of an arm, or one per layer.
 
     Args:
-        arm: "log-length", "exponential-S" with a strength S, "entropy-target", "paper", or one of
-            the controls "matched" and "matched-heads".
+        arm: "log-length", "exponential-S" with a strength S, "fitted", "entropy-target", "paper",
+            or one of the controls "matched" and "matched-heads".
         reference: Entropies of the heads at the trained size, [layers, heads].
         matched: For a control: the mean inverse temperatures of the adaptive arm, [layers, heads].
+        strengths: For "fitted": the strength of each head, [layers, heads].
 
     Example:
         >>> import numpy as np
@@ -114,6 +119,8 @@ def policies_of(
             return LogLength(train_length=TRAINED)
         case "exponential":
             return {index: Watched(reference[index], float(strength)) for index in layers}
+        case "fitted" if strengths is not None:
+            return {index: Watched(reference[index], strengths[index]) for index in layers}
         case "entropy-target":
             return {index: EntropyTarget(reference[index]) for index in layers}
         case "paper":
@@ -123,6 +130,11 @@ def policies_of(
                 return Constant(float(matched.mean()))
             return {index: Constant(matched[index]) for index in layers}
     raise ValueError(f"arm: expected the name of an arm, got {arm!r}")
+
+
+def example_of(model: TabularTransformer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return small arguments of the model, by which its layers are found."""
+    return torch.zeros(1, 3, model.config.features), torch.zeros(1, 2)
 
 
 @dataclass(frozen=True)
@@ -137,14 +149,18 @@ def sharpened(
     model: TabularTransformer, policy: Policy | Mapping[int | str, Policy | None], given: Given
 ) -> Predicted:
     """Predict with a policy on the attention of the model."""
-    example = (torch.zeros(1, 3, model.config.features), torch.zeros(1, 2))
     each_layer = policy.values() if isinstance(policy, Mapping) else ()
     watched = [each for each in each_layer if isinstance(each, Watched)]
-    with sharpmax.sharpen(model, policy, example=example):
+    with sharpmax.sharpen(model, policy, example=example_of(model)):
         logits = given.predict(model, lean=not watched)
     if watched:
         return Predicted(logits, np.stack([np.mean(each.means, axis=0) for each in watched]))
     return Predicted(logits)
+
+
+def is_remedy(arm: str) -> bool:
+    """Tell whether an arm is a remedy, with any number of rows per pass."""
+    return arm.partition("-")[0] in REMEDIES
 
 
 def remedy(name: str, model: TabularTransformer, given: Given, seed: int) -> Predicted:
@@ -152,18 +168,21 @@ def remedy(name: str, model: TabularTransformer, given: Given, seed: int) -> Pre
 
     Args:
         name: "ensemble", the mean probability over disjoint subsamples; "neighbours", a context of
-            the nearest rows for each of eight groups of test rows; "boosting"; or "forest".
+            the nearest rows for each of eight groups of test rows; "boosting"; or "forest". The
+            first two take 1,024 rows per pass; "ensemble-512" takes 512.
         model: The model.
         given: What to predict from.
         seed: Seed of the split.
     """
+    name, _, given_rows = name.partition("-")
+    rows = int(given_rows or TRAINED)
     if name == "ensemble":
-        members = min(MEMBERS, max(1, len(given.classes) // TRAINED))
-        parts = [slice(i * TRAINED, (i + 1) * TRAINED) for i in range(members)]
+        members = min(MEMBERS, max(1, len(given.classes) // rows))
+        parts = [slice(i * rows, (i + 1) * rows) for i in range(members)]
         logs = [log_softmax(given.predict(model, part), axis=1) for part in parts]
         return Predicted(logsumexp(logs, axis=0) - np.log(members))
     if name == "neighbours":
-        return Predicted(_neighbours(model, given, seed))
+        return Predicted(_neighbours(model, given, rows, seed))
     kind: Any = HistGradientBoostingClassifier if name == "boosting" else RandomForestClassifier
     fitted = kind(random_state=seed).fit(given.context, given.classes)
     probabilities = np.zeros((len(given.test), given.count))
@@ -172,13 +191,13 @@ def remedy(name: str, model: TabularTransformer, given: Given, seed: int) -> Pre
     return Predicted(np.log(np.clip(probabilities, 1e-3, None)))
 
 
-def _neighbours(model: TabularTransformer, given: Given, seed: int) -> Array:
-    rows = prepare(given.context, given.test, model.config.features)
-    near, asked = rows[: len(given.context)], rows[len(given.context) :]
+def _neighbours(model: TabularTransformer, given: Given, rows: int, seed: int) -> Array:
+    every = prepare(given.context, given.test, model.config.features)
+    near, asked = every[: len(given.context)], every[len(given.context) :]
     groups = KMeans(MEMBERS, n_init=1, random_state=seed).fit(asked)
     logits = np.zeros((len(asked), given.count))
     for group, centre in enumerate(groups.cluster_centers_):
         own = groups.labels_ == group
-        chosen = np.argsort(((near - centre) ** 2).sum(axis=1), kind="stable")[:TRAINED]
+        chosen = np.argsort(((near - centre) ** 2).sum(axis=1), kind="stable")[:rows]
         logits[own] = given.predict(model, chosen, own)
     return logits

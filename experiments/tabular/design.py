@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +16,13 @@ from experiments.tabular.measures import MEASURES
 from experiments.tabular.records import Cell, Results
 
 __all__ = [
-    "FULL", "QUICK", "Contrast", "Design", "adjusted", "cells", "chosen_arm", "contrast",
+    "FULL", "QUICK", "Contrast", "Design", "added_cells", "adjusted", "cells", "chosen_arm",
+    "contrast",
 ]  # fmt: skip
+
+OTHER_ROWS: Final = ("ensemble-512", "ensemble-2048", "ensemble-4096", "neighbours-512",
+                     "neighbours-2048")  # fmt: skip
+"""Remedies with other numbers of rows per pass; added after the primary result was known."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,38 @@ def cells(design: Design, tables: Sequence[TableInfo], results: Results) -> Iter
                         yield Cell(info.name, split, size, arm)
 
 
+def added_cells(
+    design: Design, tables: Sequence[TableInfo], results: Results, fitted: bool
+) -> Iterator[Cell]:
+    """Yield cells that were added after the primary result was known: they are exploratory.
+
+    Args:
+        design: The design.
+        tables: The tables.
+        results: What was measured so far.
+        fitted: Whether there are fitted strengths.
+    """
+    choose = [info for info in tables if info.half == "choose"]
+    report = [info for info in tables if info.half == "report"]
+    adaptive = chosen_arm(design, results, adaptive=True)
+    if adaptive is None:
+        return
+    for split in design.splits:
+        if fitted:
+            for group, size in ((choose, design.choose_size), (report, design.report_size)):
+                for info in group:
+                    yield Cell(info.name, split, size, "fitted")
+        for info in report:
+            yield Cell(info.name, split, TRAINED, adaptive)
+        for size in design.other_sizes:
+            for info in report:
+                if results.find_heads("beta", info.name, split, size) is not None:
+                    yield Cell(info.name, split, size, "matched")
+    for info in report:
+        for arm in OTHER_ROWS:
+            yield Cell(info.name, design.splits[0], design.report_size, arm)
+
+
 def chosen_arm(design: Design, results: Results, adaptive: bool = False) -> str | None:
     """Return the candidate with the lowest mean calibrated loss on the tables for choosing.
 
@@ -154,7 +191,13 @@ class Contrast:
 
 
 def contrast(
-    results: Results, half: str, size: int, arm: str, other: tuple[int, str], measure: str
+    results: Results,
+    half: str,
+    size: int,
+    arm: str,
+    other: tuple[int, str],
+    measure: str,
+    only: Collection[str] | None = None,
 ) -> Contrast | None:
     """Compare an arm at a size with another arm at its own size, over the tables of a half.
 
@@ -167,6 +210,7 @@ def contrast(
         arm: The arm.
         other: Size and name of the arm to compare with.
         measure: One of `MEASURES`.
+        only: Names of the tables to compare on; None for all.
 
     Returns:
         The comparison, or None if no table has both arms.
@@ -177,7 +221,8 @@ def contrast(
         if (cell.size, cell.arm) == (size, arm) and theirs is not None:
             difference = getattr(record, measure) - getattr(theirs, measure)
             found.setdefault(cell.table, []).append(difference)
-    names = [info.name for info in results.tables if info.half == half and info.name in found]
+    kept = found.keys() if only is None else found.keys() & only
+    names = [info.name for info in results.tables if info.half == half and info.name in kept]
     if not names:
         return None
     means = {name: float(np.mean(found[name])) for name in names}

@@ -121,7 +121,9 @@ def fetch(name: str, cache: Path = CACHE) -> Path:
 
 def _download(package: Package, folder: Path) -> None:
     # Without the build isolation of pip, metadata of old source distributions cannot be read.
-    kind = ("--no-binary", ":all:") if package.is_source else ("--only-binary", ":all:")
+    name = package.requirement.partition("==")[0]
+    # Of that package alone: what reads its metadata may come built.
+    kind = ("--no-binary", name) if package.is_source else ("--only-binary", ":all:")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", *kind]
     command += ["--dest", str(folder), package.requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from experiments.tabular.comparisons import design_of
 from experiments.tabular.design import chosen_arm, contrast
 from experiments.tabular.records import Results
-from experiments.tabular.tables import design_of
+from experiments.tabular.sizes import draw_sizes
 from sharpmax.report._page import style
 
 __all__ = ["draw_gains", "figures"]
@@ -21,13 +22,11 @@ _PANELS: Final = {
 
 
 def figures(results: Path) -> list[Path]:
-    """Draw one figure per half that has been measured, from `tabular.json` into the same folder."""
+    """Draw one figure per half that has been measured, and one against the size of the context."""
     measured = Results.load(results / "tabular.json")
-    return [
-        drawn
-        for half in ("choose", "report")
-        if (drawn := draw_gains(measured, half, results / f"{half}.png")) is not None
-    ]
+    halves = [draw_gains(measured, half, results / f"{half}.png") for half in ("choose", "report")]
+    drawn = [*halves, draw_sizes(measured, results / "sizes.png")]
+    return [path for path in drawn if path is not None]
 
 
 def draw_gains(results: Results, half: str, path: Path) -> Path | None:

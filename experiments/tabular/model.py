@@ -23,7 +23,9 @@ from torch.overrides import TorchFunctionMode
 from experiments.common.checkpoint import read_tensors, write_tensors
 from sharpmax._files import RefusedError
 
-__all__ = ["Config", "TabularTransformer", "convert", "load_model", "predict", "prepare"]
+__all__ = [
+    "Config", "TabularTransformer", "convert", "load_model", "logits_of", "predict", "prepare",
+]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
@@ -169,11 +171,24 @@ def predict(
         count: Number of classes.
         lean: Save time in the last layer; see `TabularTransformer.forward`.
     """
+    with _FastLinear():
+        return logits_of(model, context, classes, test, count, lean=lean).double().numpy()
+
+
+def logits_of(
+    model: TabularTransformer,
+    context: Array,
+    classes: Array,
+    test: Array,
+    count: int,
+    *,
+    lean: bool = True,
+) -> Tensor:
+    """Return what `predict` does as a tensor, through which gradients can pass."""
     x = torch.from_numpy(prepare(context, test, model.config.features))[None]
     y = torch.from_numpy(classes.astype(np.float32))[None]
-    with _FastLinear():
-        logits: Tensor = model(x, y, lean=lean)[0, :, :count] / 0.8
-    return logits.double().numpy()
+    logits: Tensor = model(x, y, lean=lean)[0, :, :count] / 0.8
+    return logits
 
 
 def convert(packages: Path, path: Path) -> Path:

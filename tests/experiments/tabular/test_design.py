@@ -9,7 +9,14 @@ import pytest
 from scipy import stats
 
 from experiments.tabular.data import TableInfo
-from experiments.tabular.design import FULL, adjusted, cells, chosen_arm, contrast
+from experiments.tabular.design import (
+    FULL,
+    added_cells,
+    adjusted,
+    cells,
+    chosen_arm,
+    contrast,
+)
 from experiments.tabular.records import Cell, Record, Results
 
 TABLES = [
@@ -63,6 +70,21 @@ def test_tables_held_back_wait_for_the_choice() -> None:
     for place, cell in enumerate(every):
         if cell.arm.startswith("exponential"):
             assert Cell(cell.table, cell.split, 1024, "plain") in every[:place]
+
+
+def test_added_cells_wait_for_the_choice_and_for_what_they_are_matched_to() -> None:
+    results = made(LOSSES)
+    every = list(added_cells(FULL, TABLES, results, fitted=True))
+    assert {cell.arm for cell in every if cell.size == 4096} == {"fitted"}
+    assert not any(cell.arm == "matched" for cell in every)
+    results.keep_heads("beta", Cell("t/0", 2, 4096, "exponential-0.125"), np.ones((2, 2)))
+    later = list(added_cells(FULL, TABLES, results, fitted=False))
+    assert [cell for cell in later if cell.arm == "matched"] == [Cell("t/0", 2, 4096, "matched")]
+    assert not any(cell.arm == "fitted" for cell in later)
+    # Nothing that the design has already is yielded again.
+    assert not set(every) & set(cells(FULL, TABLES, results))
+    results.records.popitem()
+    assert not list(added_cells(FULL, TABLES, results, fitted=True))
 
 
 def test_a_contrast_is_paired_over_tables() -> None:

@@ -11,7 +11,7 @@ from experiments.common.command import main
 from experiments.tabular import run
 from experiments.tabular.__main__ import app
 from experiments.tabular.arms import REMEDIES
-from experiments.tabular.design import QUICK
+from experiments.tabular.design import OTHER_ROWS, QUICK
 from experiments.tabular.records import Cell, Results
 
 
@@ -30,6 +30,11 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
     path = tmp_path / "tabular.json"
     assert not Results.load(path).records
 
+    assert _call("run", "--quick", "--resume", "--arms", "plain", "--largest", "1200", *folder) == 0
+    first = Results.load(path).records
+    assert {(cell.arm, cell.size) for cell in first} == {("plain", 1_024), ("plain", 1_200)}
+    capsys.readouterr()
+
     assert _call("run", "--quick", "--resume", *folder) == 0
     results = Results.load(path)
     arms = {cell.arm for cell in results.records if cell.size == QUICK.report_size}
@@ -39,10 +44,12 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
         "exponential-0.125",
         "matched",
         "matched-heads",
+        "fitted",
         *REMEDIES,
+        *OTHER_ROWS,
     }
     assert {cell.arm for cell in results.records if cell.size == QUICK.choose_size} == {
-        "plain", *QUICK.candidates, *QUICK.also_chosen
+        "plain", "fitted", *QUICK.candidates, *QUICK.also_chosen
     }  # fmt: skip
     beta = {
         arm: results.records[Cell("cancer", 1, QUICK.report_size, arm)].beta
@@ -54,7 +61,7 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
     assert "Tables held back, contexts of 1,400 rows. 1 split." in capsys.readouterr().out
 
     # Nothing is left to predict, and a run that is there is not overwritten.
-    monkeypatch.setattr(run, "_predict", None)
+    monkeypatch.setattr(run, "_predict", lambda *_: pytest.fail("predicted again"))
     assert _call("run", "--quick", "--resume", *folder) == 0
     assert _call("run", "--quick", *folder) == 1
     assert "earlier run" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from sharpmax.models._handle import Sharpened
 from sharpmax.models._rule import Rule
 from sharpmax.models._torch_module.way import TorchModule
 from sharpmax.policies import Constant, Exponential
-from torch_models import HEADS, WIDTH, Attention, ByHand, Stack, made, tokens
+from torch_models import HEADS, WIDTH, Attention, ByHand, Stack, heads_of, made, tokens
 
 SHARP = Constant(3.0)
 BY_HAND = "its attention is written out by hand"
@@ -281,6 +281,28 @@ def test_attention_inside_kernels_is_named() -> None:
         model = made(Stack(Attention(), attention))
         with sharpmax.sharpen(model, SHARP), pytest.warns(UserWarning, match=said):
             model(tokens())
+
+
+class Sharp(nn.Module):
+    """Attention with a policy of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Attention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, (key, value) = self.inner.query(x), self.inner.memory(x).chunk(2, -1)
+        given = [heads_of(each) for each in (query, key, value)]
+        return sharpmax.attention(*given, policy=SHARP).transpose(1, 2).flatten(-2)
+
+
+def test_attention_of_our_own_keeps_its_policy_and_is_named() -> None:
+    model = made(Stack(Attention(), Sharp()))
+    said = "blocks.1.attn: it calls sharpmax.attention itself; pass the policy there"
+    with sharpmax.sharpen(model, SHARP) as sharpened:
+        with pytest.warns(UserWarning, match=said):
+            model(tokens())
+        assert [row.why_not is None for row in sharpened.status()] == [True, False]
 
 
 def test_a_model_in_which_nothing_is_seen_is_refused_or_warned_about() -> None:

@@ -16,7 +16,11 @@ _PRODUCTS = {
     Tensor.bmm, Tensor.baddbmm,
 }  # fmt: skip
 _SOFTMAX = {torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax}
-ADVICE = "call torch.nn.functional.scaled_dot_product_attention or sharpmax.attention there"
+ADVICE = (
+    "call torch.nn.functional.scaled_dot_product_attention there, or sharpmax.attention with a "
+    "policy of its own"
+)
+OWN = "it calls sharpmax.attention itself; pass the policy there"
 BY_HAND = f"its attention is written out by hand (softmax of a product); {ADVICE}"
 
 
@@ -31,7 +35,9 @@ class Watch:
         """Call a function on behalf of a module."""
         result = func(*args, **kwargs)
         kernel = str(func) if type(func).__name__.startswith("OpOverload") else ""
-        if re.search("attention|attn", kernel) and not kernel.startswith("sharpmax"):
+        if kernel.startswith("sharpmax"):
+            self._report(name, OWN)
+        elif re.search("attention|attn", kernel):
             self._report(name, f"its attention is the kernel {kernel}; {ADVICE}")
         if not isinstance(result, Tensor) or result.ndim < 3:
             return result
