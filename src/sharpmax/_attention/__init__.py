@@ -16,16 +16,18 @@ from sharpmax._attention.dispatch import (
     attention_statistics,
     load_tensors,
 )
-from sharpmax._attention.settings import SinkRole
+from sharpmax._attention.settings import Alignment, SinkRole
 
 if TYPE_CHECKING:
-    from sharpmax._attention.api import attend, choose, measure
+    from sharpmax._attention.api import IMPLEMENTATIONS, attend, choose, measure
     from sharpmax._attention.impl.composed import LOGITS_AT_ONCE
     from sharpmax._attention.impl.reference import logits_and_visibility
-    from sharpmax._attention.problem import Problem, check, fold, masked_below
+    from sharpmax._attention.problem import Problem, check, check_mask, fold, masked_below
 
 __all__ = [
+    "IMPLEMENTATIONS",
     "LOGITS_AT_ONCE",
+    "Alignment",
     "Implementation",
     "Problem",
     "SinkRole",
@@ -33,6 +35,7 @@ __all__ = [
     "attention",
     "attention_statistics",
     "check",
+    "check_mask",
     "choose",
     "fold",
     "logits_and_visibility",
@@ -42,10 +45,12 @@ __all__ = [
 
 
 _OF_TENSORS = {
+    "IMPLEMENTATIONS": "api",
     "LOGITS_AT_ONCE": "impl.composed",
     "Problem": "problem",
     "attend": "api",
     "check": "problem",
+    "check_mask": "problem",
     "choose": "api",
     "fold": "problem",
     "logits_and_visibility": "impl.reference",
