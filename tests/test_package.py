@@ -141,9 +141,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 @pytest.mark.parametrize("repository", ["", "https://example.org/owner/sharpmax"])
-def test_description_has_absolute_links(
-    repository: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_description_has_absolute_links(repository: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from hatch_build import Description
 
     monkeypatch.setenv("SHARPMAX_REPOSITORY", repository)
