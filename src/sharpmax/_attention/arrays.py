@@ -236,7 +236,7 @@ def _check(
     )
 
 
-def _floating(name: str, array: Any, query: Any) -> Array:
+def _floating(name: str, array: Any, query: Any) -> Any:
     _check_type(name, array)
     if array.dtype.name not in _FLOATING:
         raise TypeError(f"{name}: expected one of {', '.join(_FLOATING)}, got {array.dtype}")

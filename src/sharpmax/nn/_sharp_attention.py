@@ -8,9 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sharpmax._attention import attention
-from sharpmax._attention.api import Implementation
-from sharpmax._attention.problem import masked_below
+from sharpmax._attention import Implementation, attention, masked_below
 from sharpmax.normalisers import Normaliser
 from sharpmax.policies import Identity, Policy
 

@@ -152,8 +152,7 @@ class Call:
         kind = jax.typeof(arguments[0]).manual_axis_type
         results = [jax.ShapeDtypeStruct(*made, manual_axis_type=kind) for made in self._results]
         call = jax.ffi.ffi_call(_TARGET, results, vmap_method="broadcast_all")
-        returned: list[Array] = call(*arguments, call=np.frombuffer(self._words, np.int64))
-        return returned
+        return list(call(*arguments, call=np.frombuffer(self._words, np.int64)))
 
 
 def _contiguous(number: int, shape: tuple[int, ...], dtype: Any) -> Operand:

@@ -142,8 +142,8 @@ def _measure_backward(kept: Any, given: Any) -> tuple[Problem]:
         jnp.any(to_maximum != 0), largest, lambda: (jnp.ones_like(mass), jnp.log(mass))
     )
     upstream = Upstream(None, None, None, beta, log_mass, maximum)
-    terms = (*terms, to_maximum, jnp.zeros_like(to_maximum))
-    return (calls.backward(problem, upstream, terms, wants_bias is not None),)
+    of_logits = (*terms, to_maximum, jnp.zeros_like(to_maximum))
+    return (calls.backward(problem, upstream, of_logits, wants_bias is not None),)
 
 
 _measure.defvjp(_measure_forward, _measure_backward, symbolic_zeros=True)
@@ -154,7 +154,8 @@ _measure.defvjp(_measure_forward, _measure_backward, symbolic_zeros=True)
 
 @jax.custom_vjp
 def _temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
-    return _tempered(problem, beta, maximum)[0]
+    sums: tuple[Array, ...] = _tempered(problem, beta, maximum)[0]
+    return sums
 
 
 def _tempered(problem: Problem, beta: Array, maximum: Array) -> tuple[Any, Any]:
@@ -313,7 +314,7 @@ def _full(gradient: Any) -> Array:
 
 def _from_output(upstream: Upstream, by_output: Any) -> Upstream:
     """What gradients start from. An output that is infinite or NaN has no derivative."""
-    if isinstance(by_output, SymbolicZero):
+    if isinstance(by_output, SymbolicZero) or upstream.output is None:
         return upstream._replace(gradient=None, output=None)
     finite = jnp.isfinite(upstream.output)
     return upstream._replace(

@@ -75,7 +75,8 @@ def _mixed(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array,
 
 
 def _width(problem: Problem) -> int:
-    return max(problem.query.shape[3], 0 if problem.value is None else problem.value.shape[3])
+    width = max(problem.query.shape[3], 0 if problem.value is None else problem.value.shape[3])
+    return int(width)
 
 
 def _run(problem: Problem, rows: tuple[Array, ...], sweep: Sweep) -> list[Array]:
