@@ -27,7 +27,7 @@ __all__ = ["FILE", "extra_memory", "figure_4", "jax_plan", "jax_tables"]
 FILE = "jax.json"
 BASELINE = "jax.nn.dot_product_attention"
 PUBLISHED = "paper's Figure 4"
-OWN = ("cpu", "xla")
+OWN: tuple[Implementation, ...] = ("cpu", "xla")
 HEADS, WIDTH = 8, 64
 POLICY = Paper(warn=False)
 
@@ -135,7 +135,7 @@ def _finished(function: Callable[..., Any], arrays: list[Any]) -> None:
     jax.block_until_ready(function(*arrays))
 
 
-def extra_memory(name: str, length: int) -> int:
+def extra_memory(name: Implementation, length: int) -> int:
     """Return the peak memory of one call in this process, in bytes; use a process of its own.
 
     It is what the process grows by beyond its inputs, without the output.

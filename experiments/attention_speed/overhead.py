@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def overhead_of_a_call(seconds: float = 0.5) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 8, 1, 64, generator=generator)
     key, value = torch.randn(2, 1, 2, 16, 64, generator=generator).unbind()
-    policy, shape = Exponential(1.0), {"enable_gqa": True}
+    policy = Exponential(1.0)
     encoded = table_of(policy, 8)
     assert encoded is not None
     form, columns = encoded
@@ -61,25 +61,26 @@ def overhead_of_a_call(seconds: float = 0.5) -> dict[str, Any]:
 
     def recorded() -> object:
         with torch.enable_grad():
-            return attention(query, key, value, policy=policy, impl="cpu", **shape)
+            return attention(query, key, value, policy=policy, impl="cpu", enable_gqa=True)
 
     settings = (0.125, 0.0, -1, -1, 0, True)
     results = torch.empty_like(query), *[None] * 6
     inputs = query, key, value, None, None
-    packed: list[Any] = []  # the function of the library, and its structs
+    alone: list[Callable[[], object]] = []
     packing = _operators.TORCH._replace(
-        run=lambda name, *structs: packed.extend([getattr(kernels.load(), name), *structs])
+        run=lambda name, *structs: alone.append(partial(getattr(kernels.load(), name), *structs))
     )
     kernels.forward(packing, inputs, settings, (form, columns, None), results)
-    alone = functools.partial(*packed)
     calls: dict[str, Callable[[], object]] = {
-        "the kernel alone": alone,
+        "the kernel alone": alone[0],
         "sharpmax.attention": lambda: attention(
-            query, key, value, policy=policy, impl="cpu", **shape
+            query, key, value, policy=policy, impl="cpu", enable_gqa=True
         ),
         "sharpmax.attention, gradients enabled": recorded,
-        "sharpmax.attention, NumPy arrays": lambda: attention(*arrays, policy=policy, **shape),
-        BASELINE: lambda: F.scaled_dot_product_attention(query, key, value, **shape),
+        "sharpmax.attention, NumPy arrays": lambda: attention(
+            *arrays, policy=policy, enable_gqa=True
+        ),
+        BASELINE: lambda: F.scaled_dot_product_attention(query, key, value, enable_gqa=True),
     }
     with torch.no_grad(), thread_count(1):
         timing = interleave(
