@@ -1,14 +1,15 @@
 """Run the notebooks of docs/notebooks, and keep their outputs in them.
 
     python scripts/run_notebooks.py [NAME …]
+    python scripts/run_notebooks.py --output FOLDER [NAME …]    # keeps them elsewhere
 
 The site shows them as they are kept. A test runs them again and compares what they print.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -39,8 +40,9 @@ def run(path: Path) -> nbformat.NotebookNode:
         place = {"metadata": {"path": folder}}
         kernel = AsyncKernelManager(transport="ipc", ip=f"{folder}/kernel")
         client = NotebookClient(
-            notebook, kernel, timeout=SECONDS, resources=place, record_timing=False
-        )
+            notebook, kernel, timeout=SECONDS, startup_timeout=SECONDS, resources=place,
+            record_timing=False,
+        )  # fmt: skip
         client.execute(env={**os.environ, **ENVIRONMENT})
     for cell in filter(lambda cell: cell.cell_type == "code", notebook.cells):
         for output in cell.outputs:
@@ -51,5 +53,9 @@ def run(path: Path) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
-    for notebook in [FOLDER / f"{name}.ipynb" for name in sys.argv[1:]] or FOLDER.glob("*.ipynb"):
-        nbformat.write(run(notebook), notebook)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", default=[path.stem for path in FOLDER.glob("*.ipynb")])
+    parser.add_argument("--output", type=Path, default=FOLDER)
+    given = parser.parse_args()
+    for name in given.names:
+        nbformat.write(run(FOLDER / f"{name}.ipynb"), given.output / f"{name}.ipynb")
