@@ -41,7 +41,7 @@ def run(path: Path) -> nbformat.NotebookNode:
         kernel = AsyncKernelManager(transport="ipc", ip=f"{folder}/kernel")
         client = NotebookClient(
             notebook, kernel, timeout=SECONDS, startup_timeout=SECONDS, resources=place,
-            record_timing=False,
+            record_timing=False, coalesce_streams=True,
         )  # fmt: skip
         client.execute(env={**os.environ, **ENVIRONMENT})
     for cell in filter(lambda cell: cell.cell_type == "code", notebook.cells):
