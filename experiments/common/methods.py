@@ -38,7 +38,7 @@ METHODS: Final[Mapping[str, Look]] = MappingProxyType(
         # Drawn with gaps, because for long rows it is the same as plain softmax.
         "paper": Look("paper's rule", style.VERMILION, "s", _DASHED),
         "exponential": Look("exponential law", style.BLUE, marker="D"),
-        "by-row": Look("exponential law by kind of row", style.SKY_BLUE, "D", _DOTTED),
+        "by-row": Look("exponential law by kind of row", style.GREEN, "D", _DASH_DOT),
         "entropy-target": Look("entropy target", style.GREEN, "^", _DASHED),
         "log-length": Look("log length", style.ORANGE, "v", _SOLID),
         "fitted": Look("fitted curve", style.PURPLE, "P", _SOLID),

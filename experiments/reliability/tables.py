@@ -35,10 +35,11 @@ def tables(results: Path) -> dict[str, str]:
     if (results / "triton" / "campaign.json").exists():
         interpreted = Campaign.load(results / "triton" / "campaign.json")
         found["reliability-triton"] = kinds_table(interpreted)
+    texts = {name: table.to_markdown(100) for name, table in found.items()}
     # The libraries are not dependencies, so a run may have none of them.
     if (others := results / "libraries.json").exists():
-        found["libraries"] = libraries_table(others)
-    return {name: table.to_markdown(100) for name, table in found.items()}
+        texts["libraries"] = libraries_table(others).to_markdown()
+    return texts
 
 
 def pages(results: Path) -> dict[str, str]:

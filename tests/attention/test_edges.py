@@ -269,7 +269,7 @@ def test_a_sink_of_minus_infinity_is_none(impl: str, queries: int) -> None:
             assert torch.equal(nothing, torch.zeros_like(nothing))
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 def test_a_fake_key_beside_a_real_query_does_no_harm(impl: str) -> None:
     query = torch.randn(1, 2, 3, 4)
     mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -37,7 +37,7 @@ def made(seed: int = 0, dtype: torch.dtype = torch.float64) -> list[torch.Tensor
 
 
 @pytest.mark.parametrize("detach", [False, True])
-@implementations_and_policies("reference", "composed")
+@implementations_and_policies("reference", "composed", "numpy")
 def test_gradcheck(impl: str, policy: Policy, detach: bool) -> None:
     query, key, value = made(dtype=precise(impl))
     bias = torch.randn(4, 5, 7, dtype=query.dtype, requires_grad=True)

@@ -171,8 +171,7 @@ def test_length_is_what_a_row_may_see(impl: str) -> None:
 def test_bit_identical_again(impl: str, queries: int) -> None:
     query, key, value = made(2, 2, 300, 16)
     once, again = (
-        sharpmax.attention(query[:, :, :queries], key, value, policy=Exponential(1.0), impl=impl)
-        for _ in range(2)
+        run(query[:, :, :queries], key, value, policy=Exponential(1.0), impl=impl) for _ in range(2)
     )
     assert torch.equal(once, again)
 
@@ -207,4 +206,4 @@ def test_paper_warns_of_rows_without_correction(impl: str, monkeypatch: pytest.M
     monkeypatch.setattr(_polynomial, "_warned", [])
     zeros = torch.zeros(1, 1, 1000, 8)
     with pytest.warns(EntropyRangeWarning):
-        sharpmax.attention(zeros[:, :, :2], zeros, zeros, policy=Paper(), impl=impl)
+        run(zeros[:, :, :2], zeros, zeros, policy=Paper(), impl=impl)

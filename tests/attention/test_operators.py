@@ -54,7 +54,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 def test_opcheck_of_every_operator(impl: str) -> None:
     """Schema, fake, autograd and compilation of whatever operators an implementation calls."""
     leaves = [x.requires_grad_() for x in made()]
@@ -124,7 +124,7 @@ class Layer(torch.nn.Module):
         )
 
 
-@implementations("reference", "composed")
+@implementations("reference", "composed", "numpy")
 def test_exported(impl: str) -> None:
     length = torch.export.Dim("length", min=2, max=4096)
     inputs, layer = made(), Layer(impl)

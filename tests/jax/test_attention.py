@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -311,7 +312,7 @@ def test_pallas_kernels_lower_for_their_hardware(
     )
     chip = jax.sharding.AbstractDevice("TPU v5", num_cores=1, platform="tpu")
     mesh = jax.sharding.AbstractMesh((1,), ("x",), abstract_device=chip)
-    with jax.sharding.use_abstract_mesh(mesh if platform == "tpu" else None):
+    with jax.sharding.use_abstract_mesh(mesh) if platform == "tpu" else nullcontext():
         lowered = jax.jit(attend).trace(*arrays).lower(lowering_platforms=(platform,))
     kernel = "tpu_custom_call" if platform == "tpu" else "__gpu$xla.gpu.triton"
     assert lowered.as_text().count(f"@{kernel}") == 2  # measure and attend

@@ -38,10 +38,21 @@ def test_what_cannot_be_trained_is_refused(changes: dict[str, Any], said: str) -
 def test_arms_differ_in_their_attention_alone() -> None:
     recipe = small_recipe(LENGTHS)
     arms = arms_of(recipe)
-    assert [arm.name for arm in arms] == ["numbers-softmax", "numbers-paper", "numbers-ssmax"]
-    described = [{**arm.recipe.to_dict(), "attention": ""} for arm in arms]
+    trained, tuned = arms[:3], arms[3:]
+    assert [arm.name for arm in trained] == ["numbers-softmax", "numbers-paper", "numbers-ssmax"]
+    described = [{**arm.recipe.to_dict(), "attention": ""} for arm in trained]
     assert described[0] == described[1] == described[2]
-    assert arms[0].methods == ("softmax", "paper", "exponential", "calibrated")
+    assert arms[0].methods == ("softmax", "paper", "exponential", "by-row", "calibrated")
+    assert [arm.trained_with for arm in tuned] == [
+        "tuned-softmax",
+        "tuned-paper",
+        "tuned-exponential",
+    ]
+    for arm in tuned:
+        assert arm.start == arms[0].recipe
+        assert 10 * arm.recipe.steps == arms[0].recipe.steps
+    with pytest.raises(ValueError, match="expected a tuned recipe"):
+        Recipe(attention="exponential")
     assert set(LENGTHS) <= set(algorithms())
 
 
@@ -51,10 +62,20 @@ def test_softmax_is_always_there() -> None:
         "numbers-ssmax",
     ]
     (softmax,) = arms_of(small_recipe(LENGTHS), ["softmax"])
-    assert softmax.methods == ("softmax", "paper", "exponential", "calibrated")
+    assert softmax.methods == ("softmax", "paper", "exponential", "by-row", "calibrated")
     with pytest.raises(ValueError, match="attention: expected some of softmax, paper, ssmax"):
         arms_of(small_recipe(LENGTHS), ["hard"])
-    assert ATTENTIONS == ("softmax", "paper", "ssmax", "exponential", "calibrated")
+    assert ATTENTIONS == (
+        "softmax",
+        "paper",
+        "ssmax",
+        "exponential",
+        "by-row",
+        "calibrated",
+        "tuned-softmax",
+        "tuned-paper",
+        "tuned-exponential",
+    )
 
 
 def test_a_pretrained_model_has_tokens_and_positions_of_its_own() -> None:

@@ -223,7 +223,7 @@ def _measure_step(state: tuple[Array, ...], logits: Array, value: None) -> tuple
     weights = jnp.where(logits == -jnp.inf, 0.0, jnp.exp(distance))
     moment = decay * (moment + shift * mass) + (weights * distance).sum(0, keepdims=True)
     mass = decay * mass + weights.sum(0, keepdims=True)
-    seen = (logits != -jnp.inf).astype(jnp.int32).sum(0, keepdims=True)
+    seen = (logits != -jnp.inf).sum(0, keepdims=True, dtype=jnp.int32)
     return higher, mass, moment, count + seen
 
 

@@ -30,13 +30,15 @@ class Watch:
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self._report = report  # called with the name of a module, and why it cannot be served
         self._products: Any = WeakIdKeyDictionary()
+        # Modules that run our kernels: by themselves, or in code compiled by flex_attention.
+        self.ours: set[str] = set()
 
     def call(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """Call a function on behalf of a module."""
         result = func(*args, **kwargs)
         kernel = str(func) if type(func).__name__.startswith("OpOverload") else ""
         if kernel.startswith("sharpmax"):
-            self._report(name, OWN)
+            self.ours.add(name)
         elif re.search("attention|attn", kernel):
             self._report(name, f"its attention is the kernel {kernel}; {ADVICE}")
         if not isinstance(result, Tensor) or result.ndim < 3:

@@ -15,7 +15,7 @@ from sharpmax.models._attachment import ATTRIBUTE, Attachment
 from sharpmax.models._model_families import Kind, sounds_like_attention
 from sharpmax.models._rule import Rule
 from sharpmax.models._torch_module.calls import Calls, Held, run
-from sharpmax.models._torch_module.hidden import ADVICE, Watch
+from sharpmax.models._torch_module.hidden import ADVICE, OWN, Watch
 from sharpmax.models._way import CannotSharpenError, Layer, Way, evaluation_mode
 
 # Of the modules of torch.nn, only these attend.
@@ -120,6 +120,10 @@ class TorchModule(Way):
         self._ran.add(held.name)
         if held.name != self._root:
             return
+        ours = held.calls.watch.ours if held.calls.watch else ()
+        for name in sorted(ours):
+            if not self._modules[name].__dict__[ATTRIBUTE].attachments:
+                self._hide(name, OWN)
         held.calls.watch = None
         self.complete = True
         seen = [layer.name for layer in self.layers]
