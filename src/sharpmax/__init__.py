@@ -15,7 +15,7 @@ from sharpmax._statistics import RowStatistics, entropy, merge_all, statistics
 from sharpmax._version import __version__
 
 if TYPE_CHECKING:
-    from sharpmax import jax, models, nn, normalisers
+    from sharpmax import distributed, jax, models, nn, normalisers
     from sharpmax._attention import attention, attention_statistics
     from sharpmax.models import calibrate, diagnose, evaluate, fold, monitor, sharpen
 
@@ -28,6 +28,7 @@ __all__ = [
     "attention_statistics",
     "calibrate",
     "diagnose",
+    "distributed",
     "entropy",
     "evaluate",
     "fold",
@@ -52,6 +53,7 @@ _LAZY = {
     "attention_statistics": ("sharpmax._attention", "torch", "torch"),
     "calibrate": ("sharpmax.models", "transformers", "models"),
     "diagnose": ("sharpmax.models", "transformers", "models"),
+    "distributed": ("sharpmax.distributed", "torch", "torch"),
     "evaluate": ("sharpmax.models", "transformers", "models"),
     "fold": ("sharpmax.models", "transformers", "models"),
     "jax": ("sharpmax.jax", "jax", "jax"),

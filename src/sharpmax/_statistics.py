@@ -51,8 +51,8 @@ class RowStatistics(NamedTuple):
         """
         xp = namespace(*self, *other)
         maximum = xp.maximum(self.maximum, other.maximum)
-        mass_here, moment_here = _rescale(xp, self, maximum)
-        mass_there, moment_there = _rescale(xp, other, maximum)
+        mass_here, moment_here = rescale(xp, self, maximum)
+        mass_there, moment_there = rescale(xp, other, maximum)
         mass, moment = mass_here + mass_there, moment_here + moment_there
         return RowStatistics(maximum, mass, moment, self.count + other.count)
 
@@ -177,12 +177,15 @@ class Rows:
         variance = xp.squeeze(xp.sum(unnormalised * deviation * deviation, self.axis), self.axis)
         return xp.log(mass) - inverse_temperature * mean, variance / mass
 
-    def logsumexp(self, inverse_temperature: Array) -> Array:
-        """log sum exp(beta e) of each row; -inf for an empty row."""
+    def log_mass(self, inverse_temperature: Array) -> Array:
+        """log sum exp(beta (e - m)) of each row; 0 for an empty row."""
         xp = self.xp
         mass, _ = self._mass_and_moment(self.unnormalised(inverse_temperature))
-        logarithm = xp.log(xp.where(mass == 0, 1.0, mass))
-        return inverse_temperature * self.statistics.maximum + logarithm
+        return xp.log(xp.where(mass == 0, 1.0, mass))
+
+    def logsumexp(self, inverse_temperature: Array) -> Array:
+        """log sum exp(beta e) of each row; -inf for an empty row."""
+        return inverse_temperature * self.statistics.maximum + self.log_mass(inverse_temperature)
 
     def weights(self, inverse_temperature: Array | None = None) -> Array:
         """Return softmax(beta e) in the dtype of the logits; 0 for invisible logits."""
@@ -226,8 +229,8 @@ def _gap(xp: Namespace, logits: Array, maximum: Array) -> Array:
     return 2.0 * xp.clip(halved, -0.5 * xp.largest_root(halved), None)
 
 
-def _rescale(xp: Namespace, block: RowStatistics, maximum: Array) -> tuple[Array, Array]:
-    """Mass and moment of `block`, relative to a larger or equal maximum."""
+def rescale(xp: Namespace, block: RowStatistics, maximum: Array) -> tuple[Array, Array]:
+    """Return mass and moment of `block`, relative to a larger or equal maximum."""
     base = xp.where(xp.isinf(maximum), 0.0, maximum)
     gap = _gap(xp, xp.where(xp.isinf(block.maximum) | xp.isinf(maximum), base, block.maximum), base)
     overshadowed = (maximum == _INFINITY) & (block.maximum != _INFINITY)

@@ -7,6 +7,7 @@ rows; keep no more than `LOGITS_AT_ONCE` logits in memory at a time.
 """
 
 from sharpmax._attention.api import (
+    IMPLEMENTATIONS,
     Implementation,
     attend,
     attention,
@@ -16,10 +17,20 @@ from sharpmax._attention.api import (
 )
 from sharpmax._attention.impl.composed import LOGITS_AT_ONCE
 from sharpmax._attention.impl.reference import logits_and_visibility
-from sharpmax._attention.problem import Problem, SinkRole, check, fold, masked_below
+from sharpmax._attention.problem import (
+    Alignment,
+    Problem,
+    SinkRole,
+    check,
+    check_mask,
+    fold,
+    masked_below,
+)
 
 __all__ = [
+    "IMPLEMENTATIONS",
     "LOGITS_AT_ONCE",
+    "Alignment",
     "Implementation",
     "Problem",
     "SinkRole",
@@ -27,6 +38,7 @@ __all__ = [
     "attention",
     "attention_statistics",
     "check",
+    "check_mask",
     "choose",
     "fold",
     "logits_and_visibility",

@@ -260,7 +260,7 @@ def check(
         # Once, so that gradients of the primitives add up before they are rounded.
         sink = sink.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     if attn_mask is not None:
-        attn_mask = _check_mask(attn_mask, query, (batch, heads, queries, keys))
+        attn_mask = check_mask(attn_mask, query, (batch, heads, queries, keys))
 
     reach = -1 if window is None else min(window, _FARTHEST) - 1
     return Problem(
@@ -306,7 +306,8 @@ def _check_sink(sink: Any, query: Tensor) -> None:
     _check_device("sink", sink, query)
 
 
-def _check_mask(mask: Any, query: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
+def check_mask(mask: Any, query: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
+    """Check a mask, and return it broadcast to [batch, heads, queries, keys]."""
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         came = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"attn_mask: expected a boolean or floating tensor, got {came}")

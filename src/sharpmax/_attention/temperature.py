@@ -16,6 +16,7 @@ form that kernels evaluate.
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from typing import Any, NamedTuple
 
@@ -79,6 +80,24 @@ def _unmeasured(implementation: Any, policy: Policy, problem: Problem) -> Tensor
             return None
     beta: Tensor = policy.over_queries().of_statistics(RowStatistics(ones, ones, ones, count))
     return beta
+
+
+def log_mass(relative: Tensor, top: Tensor, beta: Tensor, maximum: Tensor | None) -> Tensor:
+    """Return log sum exp(beta (e - maximum)), given the same relative to `top` instead.
+
+    `top` is the largest logit, -inf for a row without keys. `maximum` is at least as large; None is
+    0. The difference of the two is taken first, since beta times either may be huge.
+    """
+    base = torch.zeros_like(top) if maximum is None else maximum
+    nothing = (top == -torch.inf) | ((base == torch.inf) & (top != torch.inf))
+    same = nothing | (torch.isinf(top) & (top == base))
+    # What is not chosen must be finite, or its gradient is NaN.
+    gap = torch.where(same, 0.0, top) - torch.where(same, 0.0, base)
+    gap = gap.clamp(min=-math.sqrt(torch.finfo(gap.dtype).max))
+    hard = torch.isinf(beta)
+    limit = torch.where(gap == 0.0, 0.0, torch.copysign(torch.full_like(gap, torch.inf), gap))
+    tempered = torch.where(hard, limit.detach(), torch.where(hard, 0.0, beta) * gap)
+    return torch.where(nothing, -torch.inf, tempered + torch.where(nothing, 0.0, relative))
 
 
 class Terms(NamedTuple):

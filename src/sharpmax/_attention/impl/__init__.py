@@ -7,9 +7,10 @@ Each is a module with these functions, where `problem` is a `sharpmax._attention
     measure(problem) -> RowStatistics
         Statistics of the untempered rows, differentiable in query, key, mask and sink.
     attend(problem, beta, log_mass=True, maximum=None) -> (output, log-mass or None)
-        softmax(beta e) V and log(sum exp(beta e)), differentiable in query, key, value, mask, sink
-        and beta, a tensor [batch, heads, queries]. `maximum` is that of the statistics if they are
-        known: it can save work, and the result does not depend on it.
+        softmax(beta e) V and log(sum exp(beta (e - maximum))), differentiable in query, key,
+        value, mask, sink and beta, a tensor [batch, heads, queries]. `maximum` is the largest logit
+        of the row if that is known, here or among other keys of the row; None is 0. It can save
+        work, and the output does not depend on it.
 
 `sharpmax._attention.temperature` puts the policy between the two, so a policy that is written in
 Python works with all of them, gradients included. Five more functions are optional:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sharpmax._attention import temperature
 from sharpmax._attention.impl import reference
 from sharpmax._attention.problem import Problem, masked_below
 from sharpmax._statistics import RowStatistics
@@ -77,7 +78,10 @@ def attend(
         output = torch.zeros_like(output)
     elif mask is not None:
         output = torch.where(mask.any(-1, keepdim=True), output, 0.0)
-    mass = _blocks(problem, _log_mass, beta)[0] if log_mass else None
+    mass = None
+    if log_mass:
+        base = torch.zeros_like(beta) if maximum is None else maximum
+        mass = _blocks(problem, _log_mass, beta, base)[0]
     if odd:
         # The stock kernel makes NaN of infinite logits and of odd numbers that are hidden.
         return _blocks(problem, _output, beta)[0], mass
@@ -96,8 +100,10 @@ def _output(problem: Problem, beta: Tensor) -> tuple[Tensor]:
     return (reference.attend(problem, beta, log_mass=False)[0],)
 
 
-def _log_mass(problem: Problem, beta: Tensor) -> tuple[Tensor]:
-    return (reference.rows_of(problem).logsumexp(beta),)
+def _log_mass(problem: Problem, beta: Tensor, maximum: Tensor) -> tuple[Tensor]:
+    rows = reference.rows_of(problem)
+    top = rows.statistics.maximum
+    return (temperature.log_mass(rows.log_mass(beta), top, beta, maximum),)
 
 
 def _blocks(problem: Problem, function: Callable[..., Any], *rowwise: Tensor) -> list[Tensor]:

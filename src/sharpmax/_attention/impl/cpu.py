@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sharpmax import kernels
+from sharpmax._attention import temperature
 from sharpmax._attention.impl import _operators, constant_when_compiled
 from sharpmax._attention.problem import Problem
 from sharpmax._statistics import RowStatistics
@@ -52,10 +53,10 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Attend at the inverse temperature beta."""
     results = _attention(problem, beta, Form.GIVEN, _operators.NO_COLUMNS, False)
-    output, maximum, relative = results[0], results[1], results[6]
+    output, top, relative = results[0], results[1], results[6]
     if not log_mass:
         return output, None
-    return output, torch.where(maximum == 0, 0.0, beta * maximum) + relative
+    return output, temperature.log_mass(relative, top, beta, maximum)
 
 
 def fused(

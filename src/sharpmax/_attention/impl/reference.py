@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sharpmax._attention import temperature
 from sharpmax._attention.problem import Problem, masked_below
 from sharpmax._statistics import Rows, RowStatistics
 from sharpmax.normalisers import Normaliser
@@ -34,18 +35,23 @@ def attend(
     """Attend at the inverse temperature beta."""
     rows = rows_of(problem)
     weights = rows.weights(beta)
-    mass = rows.logsumexp(beta)
     if problem.sink is not None and problem.sink_counted:
         weights = weights[..., :-1]
     elif problem.sink is not None:
         # The keys keep z / (z + exp(sink)), where z = sum exp(beta e).
+        mass = rows.logsumexp(beta)
         sink = problem.sink.to(mass.dtype)[:, None]
         infinite = torch.isinf(sink)
         kept = torch.sigmoid(mass - torch.where(infinite, 0.0, sink))
         kept = torch.where(infinite, (sink < 0).to(kept.dtype), kept)
         weights = weights * kept[..., None]
-        mass = torch.logaddexp(mass, sink)
-    return _mixed(problem, weights), mass if log_mass else None
+    output = _mixed(problem, weights)
+    if not log_mass:
+        return output, None
+    mass = temperature.log_mass(rows.log_mass(beta), rows.statistics.maximum, beta, maximum)
+    if problem.sink is not None and not problem.sink_counted:
+        mass = torch.logaddexp(mass, sink - (0.0 if maximum is None else beta * maximum))
+    return output, mass
 
 
 def attend_normalised(problem: Problem, normaliser: Normaliser) -> Tensor:

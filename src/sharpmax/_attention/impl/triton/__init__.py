@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sharpmax._attention import temperature
 from sharpmax._attention.impl import constant_when_compiled
 from sharpmax._attention.impl.triton import counting, operators
 from sharpmax._attention.impl.triton.launch import WIDEST, interpreted, rows_per_head
@@ -173,10 +174,10 @@ def _attend(
         scores,
         *_settings(problem),
     )
-    mass = torch.where(top == 0.0, 0.0, beta * torch.where(top == -torch.inf, 0.0, top)) + relative
-    mass = torch.where(top == -torch.inf, -torch.inf, mass)
     if problem.sink is None:
-        return output, mass if log_mass else None
+        mass = temperature.log_mass(relative, top, beta, maximum) if log_mass else None
+        return output, mass
+    mass = temperature.log_mass(relative, top, beta, None)
     sink = _sink(problem)
     if problem.sink_counted:
         ahead = relative + _tempered_gap(top, sink, beta)
@@ -186,7 +187,10 @@ def _attend(
         ahead = torch.where(torch.isinf(sink), -sink, ahead)
         mass_of_sink = sink
     output = (output * torch.sigmoid(ahead)[..., None]).to(output.dtype)
-    return output, torch.logaddexp(mass, mass_of_sink) if log_mass else None
+    if not log_mass:
+        return output, None
+    joined = torch.logaddexp(mass, mass_of_sink)
+    return output, joined if maximum is None else joined - beta * maximum
 
 
 def _tempered_gap(top: Tensor, sink: Tensor, beta: Tensor) -> Tensor:
