@@ -139,6 +139,10 @@ class Case:
 
     def exact(self) -> tuple[Tensor, sharpmax.RowStatistics]:
         """The specification in double precision, on the very numbers that the case holds."""
+        return self.double().run("reference")
+
+    def double(self) -> Case:
+        """The same numbers in double precision."""
         options = {
             name: option.double() if _is_floating(option) else option
             for name, option in self.options.items()
@@ -150,7 +154,7 @@ class Case:
             options["attn_mask"] = mask.double().masked_fill(hidden, -torch.inf)
         return Case(
             self.query.double(), self.key.double(), self.value.double(), self.policy, options
-        ).run("reference")
+        )
 
 
 def _is_floating(option: Any) -> bool:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = 20
+TIMEOUT = 60
 """Seconds after which a rank that waits for another gives up."""
 
 
@@ -32,7 +32,10 @@ class Pool:
 
     def __init__(self, size: int, timeout: float = TIMEOUT) -> None:
         self.size = size
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(
+            ["distributed_cases", "distributed_calls"]
+        )  # PyTorch is imported once
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
         self._connections, self.processes = [], []

@@ -49,7 +49,9 @@ def agree(
     Raises:
         RanksDisagreeError: on every rank, if any has other settings or an error of its own.
     """
-    if known is not None and ranks.group in _agreed and error is None:
+    if known is not None and ranks.group in _agreed:
+        if error is not None:
+            raise error
         return [list(each) for each in known]
     hashed = hashlib.blake2b(repr(sorted(settings.items())).encode(), digest_size=8).digest()
     number = int.from_bytes(hashed, "little", signed=True)

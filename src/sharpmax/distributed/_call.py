@@ -91,7 +91,7 @@ def run(
     lengths = [0, 0, 0, 0] if prepared is None else prepared.lengths
     settings = {} if prepared is None else prepared.settings
     known = None
-    if call.key_lengths is not None and prepared is not None:
+    if call.key_lengths is not None:
         own, _, *of_mask = lengths
         known = [[n if call.sharded else own, n, *of_mask] for n in call.key_lengths]
     device = on_device(query, ranks) if isinstance(query, Tensor) else torch.device("cpu")
