@@ -178,6 +178,7 @@ def attention(
     call = Call(
         is_causal, scale, enable_gqa, group, mesh, query_placement, method, order, key_lengths,
         softcap, sink, window, impl, alignment, sink_role, detach_temperature,
+        return_statistics,
     )  # fmt: skip
     refused = None
     if dropout_p:
@@ -187,7 +188,10 @@ def attention(
     policy = _PLAIN if policy is None else policy
     output, statistics = run(call, (query, key, value, attn_mask), policy, refused)
     assert output is not None
-    return (output, statistics) if return_statistics else output
+    if not return_statistics:
+        return output
+    assert statistics is not None
+    return output, statistics
 
 
 def attention_statistics(
@@ -224,7 +228,9 @@ def attention_statistics(
     """
     call = Call(
         is_causal, scale, enable_gqa, group, mesh, query_placement, method, order, key_lengths,
-        softcap, sink, window, impl, alignment, sink_role, True,
+        softcap, sink, window, impl, alignment, sink_role, True, True,
     )  # fmt: skip
     with torch.no_grad():
-        return run(call, (query, key, None, attn_mask), None, None)[1]
+        statistics = run(call, (query, key, None, attn_mask), None, None)[1]
+    assert statistics is not None
+    return statistics

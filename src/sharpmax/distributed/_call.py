@@ -59,6 +59,8 @@ class Call:
     alignment: Alignment
     sink_role: SinkRole
     detach_temperature: bool
+    measured: bool
+    """Whether the statistics of the rows are asked for."""
 
     @property
     def sharded(self) -> bool:
@@ -68,15 +70,15 @@ class Call:
 
 def run(
     call: Call, tensors: tuple[Any, ...], policy: Policy | None, refused: str | None
-) -> tuple[Tensor | None, RowStatistics]:
+) -> tuple[Tensor | None, RowStatistics | None]:
     """Run a call on query, key, value and mask. `policy` is None to measure alone."""
-    unwrapped = unwrap(*tensors, call.sink, call.group or call.mesh)
+    query, key, value, mask = tensors
+    unwrapped = unwrap(query, key, value, mask, call.sink, call.group or call.mesh)
     if unwrapped is not None:
-        *tensors, call.sink = unwrapped.tensors  # type: ignore[assignment]
+        query, key, value, mask, call.sink = unwrapped.tensors
         call.group = unwrapped.group
         call.query_placement = "sharded" if unwrapped.sharded else "replicated"
     ranks = Ranks(call.group, call.mesh)
-    query, key, value, mask = tensors
     error: Exception | None = None
     prepared: _Prepared | None = None
     try:
@@ -100,7 +102,8 @@ def run(
     output, statistics = prepared.run(call, ranks, policy, found)
     if unwrapped is not None:
         output = None if output is None else unwrapped.wrapped(output)
-        statistics = RowStatistics(*map(unwrapped.wrapped, statistics))
+        if statistics is not None:
+            statistics = RowStatistics(*map(unwrapped.wrapped, statistics))
     return output, statistics
 
 
@@ -141,11 +144,10 @@ def _prepare(
             )
     columns, one_mask = 1, True
     if folded.mask is not None:
-        given = folded.mask
-        columns = keys
-        if call.sharded and isinstance(given, Tensor) and given.ndim:
-            columns = given.shape[-1]
-        one_mask = not (isinstance(given, Tensor) and given.ndim > 2 and given.shape[-3] > 1)
+        given: Any = folded.mask
+        shape: Any = getattr(given, "shape", ())
+        columns = shape[-1] if call.sharded and shape else keys
+        one_mask = len(shape) < 3 or shape[-3] == 1
         given = check_mask(given, problem.query, (batch, heads, queries, columns))
         problem = replace(problem, attn_mask=given)
     if policy is not None:
@@ -181,6 +183,7 @@ def _prepare(
         "order": call.order,
         "key_lengths": None if call.key_lengths is None else list(call.key_lengths),
         "detach_temperature": bool(call.detach_temperature),
+        "return_statistics": bool(call.measured),
         "gradients": gradients,
     }
     return _Prepared(problem, folded, impl, settings, [queries, keys, columns, 0], one_mask)
@@ -199,7 +202,7 @@ class _Prepared:
 
     def run(
         self, call: Call, ranks: Ranks, policy: Policy | None, found: list[list[int]]
-    ) -> tuple[Tensor | None, RowStatistics]:
+    ) -> tuple[Tensor | None, RowStatistics | None]:
         """Compute, now that the lengths of all ranks are known."""
         keys = layout_of([each[1] for each in found], call.order)
         queries = (
@@ -224,7 +227,7 @@ class _Prepared:
         unfold = self.folded.unfold
         return (
             None if output is None else unfold(output),
-            RowStatistics(*(unfold(entry) for entry in statistics)),
+            None if statistics is None else RowStatistics(*map(unfold, statistics)),
         )
 
     def _by_method(
@@ -234,13 +237,14 @@ class _Prepared:
         policy: Policy | None,
         problem: Problem,
         layouts: tuple[Layout, Layout],
-    ) -> tuple[Tensor | None, RowStatistics]:
+    ) -> tuple[Tensor | None, RowStatistics | None]:
         method = call.method
         if method == "auto":
             method = _best(problem, policy, ranks, layouts[1]) if call.sharded else "tree"
         if method in ("all_gather", "ulysses"):
-            whole: Any = (ranks, problem, policy, call.impl, layouts, call.detach_temperature)
-            return gather(*whole) if method == "all_gather" else ulysses(*whole, self.one_mask)
+            how = call.detach_temperature, call.measured
+            whole = (ranks, problem, policy, call.impl, layouts, *how)
+            return ulysses(*whole, self.one_mask) if method == "ulysses" else gather(*whole)
         queries, keys = layouts
         blocks = Blocks(
             replace(problem, sink=None),

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from sharpmax.distributed._ranks import Ranks
+from sharpmax.distributed._ranks import Ranks, applied
 
 Order = Literal["contiguous", "zigzag"]
 
@@ -94,8 +94,9 @@ def _zigzag(total: int, ranks: int) -> Layout:
     starts = [0, *accumulate(sizes)]
     pieces = []
     for rank in range(ranks):
-        head, tail = (starts[n : n + 2] for n in (rank, 2 * ranks - 1 - rank))
-        pieces.append((Piece(*head, 0), Piece(*tail, sizes[rank])))
+        mirror = 2 * ranks - 1 - rank
+        head = Piece(starts[rank], starts[rank + 1], 0)
+        pieces.append((head, Piece(starts[mirror], starts[mirror + 1], sizes[rank])))
     return Layout(tuple(pieces))
 
 
@@ -186,7 +187,7 @@ def unshard(
 def joined(tensor: Tensor, dim: int, layout: Layout, ranks: Ranks) -> Tensor:
     """Gather the parts of all ranks and put them in order."""
     moved = tensor.movedim(dim, 0)
-    whole: Tensor = _Joined.apply(moved, tuple(layout.lengths), ranks)
+    whole: Tensor = applied(_Joined, moved, tuple(layout.lengths), ranks)
     return layout.in_order(whole, 0).movedim(0, dim)
 
 
@@ -202,7 +203,7 @@ class _Joined(torch.autograd.Function):
         return torch.cat([part[:length] for part, length in zip(found, lengths, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ranks, own = ctx.ranks, ctx.lengths[ctx.ranks.rank]
         wide = torch.promote_types(gradient.dtype, torch.float32)
         parts = gradient.to(wide).split(list(ctx.lengths))

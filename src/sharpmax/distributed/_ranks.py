@@ -113,7 +113,7 @@ class Ranks:
 
     def used_by_all(self, tensor: Tensor) -> Tensor:
         """Return a tensor that all ranks have; its gradient is the sum over ranks."""
-        result: Tensor = _UsedByAll.apply(tensor, self)
+        result: Tensor = applied(_UsedByAll, tensor, self)
         return result
 
     def summed(self, tensor: Tensor, *made_of: Tensor | None) -> Tensor:
@@ -124,7 +124,7 @@ class Ranks:
             made_of: what it depends on, on some rank. A rank whose keys are all hidden does not
                 depend on it, and yet has to join the others in the backward pass.
         """
-        result: Tensor = _Summed.apply(tensor, self, *made_of)
+        result: Tensor = applied(_Summed, tensor, self, *made_of)
         return result
 
 
@@ -141,6 +141,11 @@ class Passing:
                 work.wait()
 
 
+def applied(function: Any, *arguments: Any) -> Any:
+    """Apply a function that has its own backward pass."""
+    return function.apply(*arguments)
+
+
 class _UsedByAll(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:
@@ -148,7 +153,7 @@ class _UsedByAll(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         wide = torch.promote_types(gradient.dtype, torch.float32)
         return ctx.ranks.total(gradient.to(wide)).to(gradient.dtype), None
 
@@ -160,7 +165,7 @@ class _Summed(torch.autograd.Function):
         return ranks.total(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         return gradient, None, *no_gradients(ctx)
 
 

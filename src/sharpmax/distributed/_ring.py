@@ -20,7 +20,7 @@ from sharpmax._attention.temperature import through_statistics
 from sharpmax._statistics import RowStatistics, rescale
 from sharpmax.distributed._blocks import Blocks
 from sharpmax.distributed._layout import Layout, Piece
-from sharpmax.distributed._ranks import Ranks
+from sharpmax.distributed._ranks import Ranks, applied
 
 Sums = Callable[..., tuple[Tensor, ...]]
 """(tensors of the rows, tensors that travel, pieces of the keys) -> sums over these keys."""
@@ -49,7 +49,7 @@ class Ring:
             return tied, *rescale(namespace(top), local, top)
 
         inputs = [self._query, self._mask, self._key]
-        return RowStatistics(*_Measured.apply(self._travels(sums, 1), *found, *inputs))
+        return RowStatistics(*applied(_Measured, self._travels(sums, 1), *found, *inputs))
 
     @torch.no_grad()
     def _measured(self) -> tuple[RowStatistics, Tensor]:
@@ -77,7 +77,7 @@ class Ring:
             return (self._blocks.temper(query, moving[0], mask, pieces, beta, maximum),)
 
         inputs = [self._query, self._mask, beta, self._key]
-        (found,) = _Summed.apply(self._travels(sums, 1), *inputs)
+        (found,) = applied(_Summed, self._travels(sums, 1), *inputs)
         tempered: Tensor = found
         return tempered
 
@@ -102,11 +102,11 @@ class Ring:
         assert self._value is not None
 
         def sums(rows: list[Any], moving: list[Tensor], pieces: Sequence[Piece]) -> Any:
-            query, mask, beta = rows
-            return self._blocks.attend(query, *moving, mask, pieces, beta, maximum)
+            (query, mask, beta), (key, value) = rows, moving
+            return self._blocks.attend(query, key, value, mask, pieces, beta, maximum)
 
         inputs = [self._query, self._mask, beta, self._key, self._value]
-        output, mass = _Summed.apply(self._travels(sums, 2), *inputs)
+        output, mass = applied(_Summed, self._travels(sums, 2), *inputs)
         return output, mass
 
     def _travels(self, sums: Sums, moving: int) -> Travel:

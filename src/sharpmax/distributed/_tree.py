@@ -17,7 +17,7 @@ from sharpmax._attention.temperature import through_statistics
 from sharpmax._statistics import RowStatistics, rescale
 from sharpmax.distributed._blocks import Blocks
 from sharpmax.distributed._layout import Piece
-from sharpmax.distributed._ranks import Ranks, keep_shapes, no_gradients
+from sharpmax.distributed._ranks import Ranks, applied, keep_shapes, no_gradients
 
 
 class Tree:
@@ -37,7 +37,7 @@ class Tree:
 
     def measure(self) -> RowStatistics:
         local = self._blocks.measure(self._query, self._key, self._mask, self._pieces)
-        return RowStatistics(*_Merged.apply(self._ranks, *local, *self._inputs))
+        return RowStatistics(*applied(_Merged, self._ranks, *local, *self._inputs))
 
     def temper(self, beta: Tensor, maximum: Tensor) -> Tensor:
         beta = self._ranks.used_by_all(beta)

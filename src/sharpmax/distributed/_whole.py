@@ -15,7 +15,7 @@ from sharpmax import _attention
 from sharpmax._attention import Problem
 from sharpmax._statistics import RowStatistics
 from sharpmax.distributed._layout import Layout, joined
-from sharpmax.distributed._ranks import Ranks
+from sharpmax.distributed._ranks import Ranks, applied
 from sharpmax.policies import Policy
 
 
@@ -26,7 +26,8 @@ def gather(
     impl: str,
     layouts: tuple[Layout, Layout],
     detach_temperature: bool,
-) -> tuple[Tensor | None, RowStatistics]:
+    measured: bool,
+) -> tuple[Tensor | None, RowStatistics | None]:
     """Gather all keys and values; attend with the queries that this rank has."""
     queries, keys = layouts
     key = joined(problem.key, 2, keys, ranks)
@@ -42,7 +43,7 @@ def gather(
             attn_mask=None if mask is None else mask[:, :, piece.here],
             offset=problem.offset + piece.start,
         )
-        parts.append(_local(part, policy, impl, detach_temperature))
+        parts.append(_local(part, policy, impl, detach_temperature, measured))
     return _concatenated(parts)
 
 
@@ -53,8 +54,9 @@ def ulysses(
     impl: str,
     layouts: tuple[Layout, Layout],
     detach_temperature: bool,
+    measured: bool,
     one_mask: bool,
-) -> tuple[Tensor | None, RowStatistics]:
+) -> tuple[Tensor | None, RowStatistics | None]:
     """Give each rank all positions of some heads; attend; give the positions back."""
     queries, keys = layouts
     share = problem.query.shape[1] // ranks.size
@@ -73,19 +75,19 @@ def ulysses(
         sink=None if problem.sink is None else problem.sink[heads],
     )
     own = None if policy is None else policy.take_heads(heads)
-    output, statistics = _local(part, own, impl, detach_temperature)
+    output, statistics = _local(part, own, impl, detach_temperature, measured)
     lengths = queries.lengths
 
     def back(tensor: Tensor) -> Tensor:
         ordered = queries.by_rank(tensor, 2)
         parts = [x.movedim(2, 0) for x in ordered.split(lengths, 2)]
         shape = (lengths[ranks.rank], tensor.shape[0], share, *tensor.shape[3:])
-        received = _Exchanged.apply(ranks, [shape] * ranks.size, *parts)
+        received = applied(_Exchanged, ranks, [shape] * ranks.size, *parts)
         return torch.cat([x.movedim(0, 2) for x in received], 1)
 
     return (
         None if output is None else back(output),
-        RowStatistics(*(back(entry) for entry in statistics)),
+        None if statistics is None else RowStatistics(*map(back, statistics)),
     )
 
 
@@ -100,22 +102,23 @@ def unsupported_by_ulysses(problem: Problem, ranks: int) -> str | None:
 
 
 def _local(
-    problem: Problem, policy: Policy | None, impl: str, detach_temperature: bool
-) -> tuple[Tensor | None, RowStatistics]:
+    problem: Problem, policy: Policy | None, impl: str, detach_temperature: bool, measured: bool
+) -> tuple[Tensor | None, RowStatistics | None]:
     if policy is None:
         return None, _attention.measure(problem, impl)
-    output, statistics = _attention.attend(problem, policy, impl, detach_temperature, measured=True)
-    assert statistics is not None
-    return output, statistics
+    output, statistics = _attention.attend(problem, policy, impl, detach_temperature, measured)
+    return output, statistics if measured else None
 
 
 def _concatenated(
-    parts: list[tuple[Tensor | None, RowStatistics]],
-) -> tuple[Tensor | None, RowStatistics]:
+    parts: list[tuple[Tensor | None, RowStatistics | None]],
+) -> tuple[Tensor | None, RowStatistics | None]:
     outputs = [output for output, _ in parts if output is not None]
-    rows = zip(*(statistics for _, statistics in parts), strict=True)
-    statistics = RowStatistics(*(torch.cat(entries, 2) for entries in rows))
-    return torch.cat(outputs, 2) if outputs else None, statistics
+    rows = [statistics for _, statistics in parts if statistics is not None]
+    return (
+        torch.cat(outputs, 2) if outputs else None,
+        RowStatistics(*(torch.cat(x, 2) for x in zip(*rows, strict=True))) if rows else None,
+    )
 
 
 def _by_heads(tensor: Tensor, layout: Layout, ranks: Ranks) -> Tensor:
@@ -123,7 +126,7 @@ def _by_heads(tensor: Tensor, layout: Layout, ranks: Ranks) -> Tensor:
     share = tensor.shape[1] // ranks.size
     parts = [part.movedim(2, 0) for part in tensor.split(share, 1)]
     shapes = [(length, *parts[0].shape[1:]) for length in layout.lengths]
-    received = _Exchanged.apply(ranks, shapes, *parts)
+    received = applied(_Exchanged, ranks, shapes, *parts)
     return layout.in_order(torch.cat(received), 0).movedim(0, 2)
 
 
