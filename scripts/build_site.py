@@ -32,7 +32,8 @@ FILES = (
     "experiments/*/results/*.md",
 )
 MODULES = (
-    "", "policies", "normalisers", "nn", "distributed", "jax", "models", "tabular", "tasks", "theory",
+    "", "policies", "normalisers", "nn", "distributed", "jax", "models", "tabular", "tasks",
+    "theory",
 )  # fmt: skip
 _LINK = re.compile(
     r"(?P<text>!?\[(?:[^\[\]]|\n)*\])\((?!https?:|#)(?P<file>[^)#\s]+)(?P<anchor>#[^)]*)?\)"
