@@ -19,6 +19,7 @@ import sharpmax.jax
 from experiments.attention_speed.inputs import Shape, make_inputs
 from experiments.common.memory import growth, measure_apart
 from experiments.common.timing import Step, interleave, machine_line, read_benchmark, verdict
+from sharpmax.jax._api import Implementation
 from sharpmax.policies import Exponential, Paper
 from sharpmax.report._page.tables import Table
 

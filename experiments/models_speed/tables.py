@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common.timing import machine_line, read_benchmark, verdict
+from experiments.models_speed.modules import modules_table
 from sharpmax.report._page.tables import Table
 
 __all__ = ["TITLES", "compared", "memory_table", "tables", "times_table"]
@@ -34,10 +35,14 @@ def tables(results: Path) -> dict[str, str]:
         Markdown by name.
     """
     result = read_benchmark(results / "benchmark.json")
-    return {
+    made = {
         "models-times": times_table(result).to_markdown(),
         "models-memory": memory_table(result).to_markdown(),
     }
+    # Another command writes it.
+    if (path := results / "modules.json").exists():
+        made["models-modules"] = modules_table(read_benchmark(path)).to_markdown()
+    return made
 
 
 def times_table(result: Record) -> Table:

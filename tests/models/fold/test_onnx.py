@@ -24,9 +24,8 @@ def test_a_folded_model_computes_the_same_in_onnxruntime(
 ) -> None:
     pytest.importorskip("onnxscript", reason="PyTorch's exporter needs onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    (example,) = re.findall(
-        r"^```py\n(.*?)^```", DOCUMENT.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    text = DOCUMENT.read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**tiny_models.SETTINGS)).eval()
     for parameter in model.parameters():
