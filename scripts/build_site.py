@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import typer.main
+from site_notebooks import write_page
 
 from sharpmax.cli._app import app
 from sharpmax.report.explorer import write_explorer
@@ -27,6 +28,7 @@ SOURCE = ROOT / "build/site/source"
 PAGES = ("*.md", "docs/*.md", "experiments/*/README.md")
 FILES = (
     "docs/*.css",
+    "docs/notebooks/*.ipynb",
     "experiments/*/results/*.png",
     "experiments/*/results/*.svg",
     "experiments/*/results/*.md",
@@ -48,9 +50,13 @@ def collect() -> None:
         place = SOURCE / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            place.write_text(_linked(path, set(found)), encoding="utf-8")
+            text = path.read_text(encoding="utf-8")
+            place.write_text(_linked(path, text, set(found)), encoding="utf-8")
         else:
             shutil.copyfile(path, place)
+        if path.suffix == ".ipynb":
+            page = place.with_suffix(".md")
+            page.write_text(_linked(path, write_page(path, page), set(found)), encoding="utf-8")
     write_explorer(SOURCE / "explorer.html")
     (SOURCE / "reference").mkdir()
     for name in MODULES:
@@ -107,20 +113,21 @@ def command_line() -> str:
     return "\n".join(parts)
 
 
-def _linked(path: Path, pages: set[Path]) -> str:
-    """Read a document for the site, where links to files that are not on it become text."""
+def _linked(path: Path, text: str, pages: set[Path]) -> str:
+    """Return a document for the site, where links to files that are not on it become text."""
 
     def link(match: re.Match[str]) -> str:
         target = Path(os.path.normpath(path.parent / match["file"]))
         anchor = match["anchor"] or ""
-        if target in pages:
+        if target in pages and target != path and target.suffix == ".ipynb":
+            return f"{match['text']}({Path(match['file']).with_suffix('.md')}{anchor})"
+        if target in pages or (path.suffix == ".ipynb" and target.suffix == ".png"):
             return match[0]
         if target / "README.md" in pages:
             return f"{match['text']}({match['file'].rstrip('/')}/README.md{anchor})"
         return match["text"].lstrip("!")[1:-1]
 
-    text = path.read_text(encoding="utf-8").replace("```python\n>>>", "```pycon\n>>>")
-    return _LINK.sub(link, text)
+    return _LINK.sub(link, text.replace("```python\n>>>", "```pycon\n>>>"))
 
 
 if __name__ == "__main__":

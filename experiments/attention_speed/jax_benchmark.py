@@ -60,7 +60,7 @@ def figure_4(query: Any, key: Any, value: Any, *, is_causal: bool) -> Any:
 
 
 def _functions(is_causal: bool) -> dict[str, Callable[..., Any]]:
-    own = {
+    own: dict[str, Callable[..., Any]] = {
         name: partial(
             sharpmax.jax.attention, policy=POLICY, is_causal=is_causal, implementation=name
         )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sharpmax import kernels
-from sharpmax.jax._problem import Array, Problem, varying
+from sharpmax.jax._problem import Array, Problem
 from sharpmax.policies import Form
 
 _TARGET = "sharpmax"
@@ -144,15 +144,9 @@ class Call:
 
     def run(self) -> list[Array]:
         """Run the kernel that was described."""
-        axes = frozenset().union(*map(varying, self._arguments))
-        arguments = [
-            jax.lax.pcast(array, tuple(sorted(axes - varying(array))), to="varying")
-            for array in self._arguments
-        ]
-        kind = jax.typeof(arguments[0]).manual_axis_type
-        results = [jax.ShapeDtypeStruct(*made, manual_axis_type=kind) for made in self._results]
+        results = [jax.ShapeDtypeStruct(*made) for made in self._results]
         call = jax.ffi.ffi_call(_TARGET, results, vmap_method="broadcast_all")
-        return list(call(*arguments, call=np.frombuffer(self._words, np.int64)))
+        return list(call(*self._arguments, call=np.frombuffer(self._words, np.int64)))
 
 
 def _contiguous(number: int, shape: tuple[int, ...], dtype: Any) -> Operand:

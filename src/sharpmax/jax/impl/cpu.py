@@ -33,6 +33,8 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
         return f"it serves CPUs, and the default backend is {jax.default_backend()}"
     if any(side is not None and side < 0 for side in (problem.left, problem.right)):
         return "local_window_size: the kernels have no windows with a negative side"
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        return "inside shard_map JAX cannot differentiate it; use 'xla'"
     return kernels.unavailable()
 
 
