@@ -145,7 +145,8 @@ def _attention(shape: Shape, method: str, everyone: Any) -> Callable[[], object]
     tensors = made(shape.heads, queries), *(made(shape.key_heads, keys) for _ in range(2))
     placement = "replicated" if method == "tree" else "sharded"
     options: Any = {"method": method, "query_placement": placement, "enable_gqa": True}
-    return lambda: sharpmax.distributed.attention(*tensors, policy=Exponential(2.0), **options)
+    function: Any = sharpmax.distributed.attention
+    return lambda: function(*tensors, policy=Exponential(2.0), **options)
 
 
 def _watched(everyone: Any, call: Callable[[], object]) -> tuple[list[str], list[int], float]:
@@ -179,16 +180,17 @@ def _watched(everyone: Any, call: Callable[[], object]) -> tuple[list[str], list
         ("batch_isend_irecv", "shift", 0),
     )
     originals = {name: getattr(dist, name) for name, _, _ in names}
-    original_wait = _ranks.Passing.wait
+    messages: Any = _ranks.Passing
+    original_wait = messages.wait
     try:
         for name, kind, position in names:
             setattr(dist, name, watching(kind, originals[name], position))
-        _ranks.Passing.wait = waiting  # type: ignore[method-assign]
+        messages.wait = waiting
         dist.barrier()
         call()
     finally:
         for name, original in originals.items():
             setattr(dist, name, original)
-        _ranks.Passing.wait = original_wait  # type: ignore[method-assign]
+        messages.wait = original_wait
     least = -float(everyone.largest(torch.tensor([-spent[0]])))
     return kinds, sizes, least

@@ -51,7 +51,7 @@ def _bytes() -> Table:
         what = "1 query" if method == "tree" else f"{shape.queries:,} queries"
         rows.append([
             f"`{method}`, {what}", f"{len(parts)} {kind}", f"{steps:,}",
-            f"{sent / count:,.0f}", f"{sent / 1e6:,.3g}",
+            f"{sent / count:,.0f}", f"{sent / 1e6:,.4g}",
         ])  # fmt: skip
     caption = (
         f"One forward pass on {ranks} ranks, bfloat16: {PREFILL.heads} heads, {PREFILL.key_heads}"
