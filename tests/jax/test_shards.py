@@ -81,7 +81,7 @@ print("batch agrees")
 def test_four_devices_give_what_one_gives() -> None:
     environment = os.environ | {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "JAX_PLATFORMS": "xla",
+        "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     done = subprocess.run(
