@@ -1,6 +1,10 @@
-"""Run the experiment: `python -m experiments.models_speed run|modules|tables|figures`."""
+"""Run the experiment: `python -m experiments.models_speed VERB`.
+
+The verbs are run, modules, calibrate, tables and figures.
+"""
 
 from experiments.common.command import application, main
+from experiments.models_speed.calibration import calibrate
 from experiments.models_speed.figures import figures
 from experiments.models_speed.modules import modules
 from experiments.models_speed.run import run
@@ -14,6 +18,7 @@ app = application(
     figures,
 )
 app.command("modules")(modules)
+app.command("calibrate")(calibrate)
 
 if __name__ == "__main__":
     main(app)

@@ -9,7 +9,7 @@ from experiments.common.timing import machine_line, read_benchmark, verdict
 from experiments.models_speed.modules import modules_table
 from sharpmax.report._page.tables import Table
 
-__all__ = ["TITLES", "compared", "memory_table", "tables", "times_table"]
+__all__ = ["TITLES", "calibration_table", "compared", "memory_table", "tables", "times_table"]
 
 TITLES = {
     "diagnose": "diagnose: time relative to a plain pass",
@@ -22,6 +22,9 @@ TITLES = {
 GROWTH_TARGET = 1.1
 """Largest growth of a small model's memory per token from its shortest input to its longest."""
 
+FULL: dict[str, Any] = {"steps": 45, "contexts": (45, 6, 8), "windows": (90, 16, 16)}
+"""The setting of the SmolLM2 experiment."""
+
 Record = dict[str, Any]
 
 
@@ -29,7 +32,7 @@ def tables(results: Path) -> dict[str, str]:
     """Return the tables that documents may ask for.
 
     Args:
-        results: Folder of `benchmark.json`.
+        results: Folder of `benchmark.json`, and of `calibration` with what `calibrate` wrote.
 
     Returns:
         Markdown by name.
@@ -39,7 +42,9 @@ def tables(results: Path) -> dict[str, str]:
         "models-times": times_table(result).to_markdown(),
         "models-memory": memory_table(result).to_markdown(),
     }
-    # Another command writes it.
+    # Other commands write these.
+    if calibrations := _calibrations(results):
+        made["models-calibration"] = calibration_table(calibrations).to_markdown(100)
     if (path := results / "modules.json").exists():
         made["models-modules"] = modules_table(read_benchmark(path)).to_markdown()
     return made
@@ -107,6 +112,68 @@ def memory_table(result: Record) -> Table:
         caption=caption,
         words=2,
     )
+
+
+def calibration_table(runs: dict[str, Record]) -> Table:
+    """Return one row per run and family: seconds by stage, and minutes at the full setting.
+
+    Args:
+        runs: What `calibrate` wrote, by the name of the run.
+    """
+    rows = []
+    for name, run in runs.items():
+        sizes = run["settings"]
+        dtype = sizes["dtype"]
+        fitted = sizes.get("fit_dtype") or dtype
+        for record in run["records"]:
+            seconds = record["seconds"]
+            minutes = sum(seconds[stage] * _growth(sizes, stage) for stage in seconds) / 60
+            cells = [f"{seconds[stage]:.0f}" for stage in ("fit", "select", "test")]
+            total = f"{sum(seconds.values()):.0f}"
+            rows.append(
+                [
+                    name.partition("-")[0],
+                    record["family"],
+                    fitted,
+                    dtype,
+                    *cells,
+                    total,
+                    f"{minutes:.1f}",
+                ]
+            )
+    header = ["code", "family", "fit in", "model", "fit", "select", "test", "all", "45 steps"]
+    return Table(
+        header,
+        rows,
+        title="Time of a calibration",
+        caption="Seconds per stage for 3 steps, 4 contexts and 3 windows per split. The last column"
+        " is an estimate in minutes for the setting of the SmolLM2 experiment (45 steps, 24"
+        " contexts and 16 windows to select by, 32 and 16 to test): each stage times the growth of"
+        " its tokens.",
+        words=4,
+    )
+
+
+def _calibrations(results: Path) -> dict[str, Record]:
+    """Return the runs of `calibrate` by file, those before a change first."""
+    paths = sorted(
+        (results / "calibration").glob("*.json"), key=lambda path: (path.stem[0] == "a", path.stem)
+    )
+    return {path.stem: read_benchmark(path) for path in paths}
+
+
+def _growth(sizes: Record, stage: str) -> float:
+    """Return how many times as many tokens a stage reads in the SmolLM2 experiment."""
+    if stage == "fit":
+        return float(FULL["steps"] / sizes["steps"])
+    place = ("fit", "select", "test").index(stage)
+    tokens = [
+        # Two tasks at both lengths, and windows of the longest.
+        2 * sum(sizes["lengths"]) * each["contexts"][place]
+        + max(sizes["lengths"]) * each["windows"][place]
+        for each in (FULL, sizes)
+    ]
+    return float(tokens[0] / tokens[1])
 
 
 def compared(record: Record) -> float:

@@ -18,7 +18,7 @@ from sharpmax._files import refuse_earlier
 from sharpmax.cli._app import app as sharpmax
 from sharpmax.tasks import own_source
 
-__all__ = ["run"]
+__all__ = ["own_texts", "run", "tiny_llama"]
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def run(
     output.mkdir(parents=True, exist_ok=True)
     model, scale = "smollm2", FULL
     if quick:
-        model, scale = str(_tiny_llama(output / "model")), QUICK
-        text, test_text = _own_texts(output)
+        model, scale = str(tiny_llama(output / "model")), QUICK
+        text, test_text = own_texts(output)
     if text is None or test_text is None:
         raise typer.BadParameter("expected --text and --test-text, or --quick", param_hint="--text")
     place = ["--output", str(output)]
@@ -117,7 +117,8 @@ def _sharpmax(command: str, model: str, options: str, *others: str) -> None:
         raise typer.Exit(code)
 
 
-def _tiny_llama(folder: Path) -> Path:
+def tiny_llama(folder: Path) -> Path:
+    """Write a tiny Llama with random weights, for quick runs."""
     config = LlamaConfig(
         vocab_size=128, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
@@ -125,7 +126,7 @@ def _tiny_llama(folder: Path) -> Path:
     return save_tiny(LlamaForCausalLM, config, folder)
 
 
-def _own_texts(folder: Path, size: int = 20_000) -> list[Path]:
+def own_texts(folder: Path, size: int = 20_000) -> list[Path]:
     """Write two parts of the source code of sharpmax: one to fit on, one to test on."""
     source = own_source()
     paths = [folder / "fit.txt", folder / "test.txt"]

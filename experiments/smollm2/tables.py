@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from sharpmax._resampling import clustered_interval
 from sharpmax._settings import TASKS
 from sharpmax.models import Calibration, Diagnosis, Evaluation
 from sharpmax.models._evaluation.heads import changed_heads
@@ -14,13 +16,34 @@ from sharpmax.report.calibration.text import verdict_sentence
 from sharpmax.report.diagnosis import tables as diagnosis
 from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
 
-__all__ = ["dispersing_table", "headline_table", "load", "pages", "tables"]
+__all__ = [
+    "METHODS",
+    "alternatives_table",
+    "dispersing_table",
+    "headline_table",
+    "load",
+    "pages",
+    "tables",
+]
 
 WIDTH = 100
 """Columns of a document."""
 
 WORST = 8
 """Heads of the diagnosis in a table."""
+
+METHODS = {
+    "plain": "nothing",
+    "constant": "calibration, temperatures (HeadScale)",
+    "gain": "calibration, gains (SEAL per head)",
+    "constant+gain": "calibration, both",
+    "channel": "one factor per channel (SEAL per channel)",
+    "lora 1": "LoRA, r = 1",
+    "lora 4": "LoRA, r = 4",
+    "lora 16": "LoRA, r = 16",
+    "examples": "three examples in the prompt",
+}
+"""What a calibration is compared with."""
 
 MOST_HELPFUL = 27
 """Heads that count as most helpful: one tenth of the heads of the model."""
@@ -90,6 +113,73 @@ def headline_table(evaluation: Evaluation, arms: Sequence[str]) -> Table:
             name = "text loss, nats per token" if cell.task == "text" else f"{cell.task}, % correct"
             rows.append([name, f"{cell.length:,}", *means])
     return Table(["task", "tokens", *arms], rows, caption=calibration.source(evaluation))
+
+
+def alternatives_table(result: dict[str, Any]) -> Table:
+    """Return a table with one row per method: size, time, accuracy, loss on text.
+
+    Args:
+        result: What the command `alternatives` wrote.
+    """
+    fits = {each["method"]: each for each in result["records"] if each["task"] == "fit"}
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for each in result["records"]:
+        if each["task"] == "fit":
+            continue
+        kind = "text" if each["task"] == "text" else each["wording"]
+        found.setdefault(each["method"], {}).setdefault(kind, []).append(each)
+    rows = []
+    for method, label in METHODS.items():
+        if method not in fits:
+            continue
+        fit, cells = fits[method], found.get(method, {})
+        fitted = fit["numbers"] > 0
+        figures = [
+            f"{fit['numbers']:,}" if fitted else "",
+            f"{fit['seconds'] / 60:.1f}" if fitted else "",
+            f"{fit['bytes'] / 1000:,.1f} kB" if fitted else "",
+            f"{fit['kept']:g}" if fitted else "",
+        ]
+        for kind in ("usual", "unseen", "text"):
+            of_text = kind == "text"
+            pairs = _paired(cells.get(kind, []), found.get("plain", {}).get(kind, []))
+            own = [value for each in cells.get(kind, []) for value in each["values"]]
+            mean = calibration.level(sum(own) / len(own), of_text) if own else ""
+            if method != "plain" and pairs and method != "examples" * of_text:
+                values = [ours - theirs for _, ours, theirs in pairs]
+                interval = clustered_interval(values, [context for context, _, _ in pairs])
+                shown = calibration.change(sum(values) / len(values), interval, of_text)
+                mean = f"{mean}, {shown}"
+            figures.append(mean)
+        rows.append([label, *figures])
+    header = [
+        "method", "numbers", "minutes", "shipped", "kept", "seen wordings, %",
+        "unseen wordings, %", "text loss",
+    ]  # fmt: skip
+    settings = result["settings"]
+    caption = (
+        f"{settings['steps']} steps each, on the same data. Passkey and key-value at"
+        f" {settings['length']:,} tokens, {settings['questions']} questions per task and wording."
+        " Behind each figure, the paired change from the plain model, with a 95% interval from"
+        " resampled contexts: in points, and for text in nats per token. Kept: the share of the"
+        " fitted change that the guard on text allows; 0 means that nothing held."
+    )
+    return Table(header, rows, caption=caption)
+
+
+def _paired(
+    ours: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]
+) -> list[tuple[Any, float, float]]:
+    """Return context and both values of all items that both were measured on."""
+    theirs = {each["task"]: each for each in plain}
+    return [
+        ((each["task"], context), a, b)
+        for each in ours
+        if each["task"] in theirs
+        for context, a, b in zip(
+            each["contexts"], each["values"], theirs[each["task"]]["values"], strict=True
+        )
+    ]
 
 
 def dispersing_table(constant: Calibration, measured: Diagnosis, most: int = MOST_HELPFUL) -> Table:

@@ -76,6 +76,7 @@ class CalibrationSettings:
     shrink: float = 1e-4  # weight of the L1 penalty
     seed: int = 0  # of the questions and of the order of the data
     dtype: str = "float32"
+    fit_dtype: str | None = None  # precision of fitting and selecting; None: that of the model
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as JSON returns it."""

@@ -100,6 +100,14 @@ def calibrate(
     evaluate_windows: inputs.Windows = EvaluationSettings.windows,
     seed: inputs.Seed = Defaults.seed,
     dtype: inputs.Dtype = None,
+    fit_dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        Option(
+            help="Data type while numbers are fitted and heads selected; bfloat16 halves the time "
+            "on processors with bfloat16 products.",
+            show_default="that of the model",
+        ),
+    ] = None,
     output: Annotated[Path, Option(help="Folder for the results.")] = Path("build/calibration"),
     resume: inputs.Resume = False,
 ) -> None:
@@ -158,6 +166,7 @@ def calibrate(
         tasks=fitted, objective=objective, lengths=chosen, contexts=of_contexts, windows=of_windows,
         tolerance=tolerance, flatten=flatten, steps=steps, batch=batch, text_batch=text_batch,
         text_weight=text_weight, learning_rate=learning_rate, shrink=shrink, seed=seed,
+        fit_dtype=fit_dtype,
     )  # fmt: skip
     study = Study(output, settings, command, resume=resume)
     path, cells = study.evaluation_path, cells_of(compared, further)

@@ -22,6 +22,7 @@ from sharpmax.models._calibration.objectives import (
     text_splits,
 )
 from sharpmax.models._calibration.result import Calibration, LayerCalibration, OtherModelError
+from sharpmax.models._calibration.shared import Shared
 from sharpmax.models._diagnosis.diagnose import diagnose
 from sharpmax.models._diagnosis.examples import ExampleKey, ExampleRow
 from sharpmax.models._diagnosis.heads import Distribution, Head, HeadRecord
@@ -45,10 +46,10 @@ __all__ = [
     "CannotLoadError", "CannotSharpenError", "CellResult", "Comparison", "DamagedFileError",
     "Diagnosis", "Distribution", "Evaluation", "EvaluationProgress", "ExampleKey", "ExampleRow",
     "FoldReport", "Folded", "GgufReport", "Head", "HeadReading", "HeadRecord", "LayerCalibration",
-    "LayerStatus", "Monitor", "NotFolded", "OtherModelError", "Reading", "Recorder", "Sharpened",
-    "Splits", "Stage", "Verdict", "Window", "answer", "answer_loss", "calibrate", "diagnose",
-    "evaluate", "fold", "fold_gguf", "load_model", "monitor", "record", "sharpen", "text_loss",
-    "text_splits",
+    "LayerStatus", "Monitor", "NotFolded", "OtherModelError", "Reading", "Recorder", "Shared",
+    "Sharpened", "Splits", "Stage", "Verdict", "Window", "answer", "answer_loss", "calibrate",
+    "diagnose", "evaluate", "fold", "fold_gguf", "load_model", "monitor", "record", "sharpen",
+    "text_loss", "text_splits",
 ]  # fmt: skip
 
 for _error in (

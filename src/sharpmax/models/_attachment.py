@@ -54,6 +54,7 @@ class Attachment:
     detach_temperature: bool = False
     sink_role: SinkRole = "key"
     observe: Observe | None = None
+    stock: bool = True  # whether a layer without a policy gets the model's own attention
     used: str | None = None  # implementation of the first call outside of compilation
 
     def rule_of(self, heads: int) -> Rule:
@@ -79,10 +80,13 @@ class Attachment:
         """
         rule = self.rule_of(heads)
         problem = None
-        if self.observe is not None or rule.policy is not None:
+        if self.observe is not None or rule.policy is not None or not self.stock:
             problem = make()
             self.show(problem)
         if problem is None or rule.policy is None:
+            # The CPU kernel is faster than PyTorch's, above all with gradients.
+            if problem is not None and not self.stock and _served_by_kernel(problem):
+                return rule.scaled(_attention.attend(problem, Identity())[0])
             return rule.scaled(stock(problem))
         if self.used is None and not torch.compiler.is_compiling():
             self.used = _attention.choose(self.impl, problem, rule.policy)
@@ -105,6 +109,10 @@ class Attachment:
         self.used = self.used or (None if rule.policy is None else "reference")
         sharp = weights(rule.policy or Identity())
         return rule.on_chosen(sharp, lambda: weights(Identity()))
+
+
+def _served_by_kernel(problem: Problem) -> bool:
+    return _attention.choose("auto", problem, Identity()) == "cpu"
 
 
 NOT_ATTACHED = Attachment(0, Rule())

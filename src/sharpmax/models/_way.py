@@ -109,3 +109,16 @@ def evaluation_mode(model: nn.Module, *, frozen: bool = False) -> Iterator[None]
             weight.requires_grad_(True)
         for module in training:
             module.training = True
+
+
+@contextmanager
+def in_precision(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """Hold the weights of a model in another precision within a block; None keeps their own."""
+    before = [(weight, weight.data) for weight in model.parameters() if weight.is_floating_point()]
+    try:
+        for weight, own in before if dtype is not None else ():
+            weight.data = own.to(dtype)
+        yield
+    finally:
+        for weight, own in before:
+            weight.data = own

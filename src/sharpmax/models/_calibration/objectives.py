@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sharpmax.models._answers import Asked, common_length
+from sharpmax.models._calibration.shared import Shared
 from sharpmax.models._config import NAMES
 from sharpmax.models._inspect import attention_layers
 
@@ -26,6 +28,7 @@ Objective = Callable[[Any, Sequence[Any]], Tensor]
 """A function of a model and some items that returns one loss per item."""
 
 _STRIDE = 4  # drift is measured at every fourth token: it varies less than a loss does
+_ROWS = 64  # tokens whose distributions are in single precision at a time, to stay in the cache
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,12 @@ def text_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
     losses = []
     for window in windows:
         targets = torch.tensor(window.ids[window.first :], device=model.device)
-        logits = _logits(model, window, len(targets) + 1)
-        losses.append(F.cross_entropy(logits[:-1], targets))
+        logits = _logits(model, window, len(targets) + 1)[:-1]
+        parts = [
+            F.cross_entropy(part.float(), own, reduction="sum")
+            for part, own in zip(logits.split(_ROWS), targets.split(_ROWS), strict=True)
+        ]
+        losses.append(torch.stack(parts).sum() / len(targets))
     return torch.stack(losses)
 
 
@@ -143,20 +150,30 @@ def checked(objective: Objective) -> Objective:
     return measure
 
 
-def drift(original: Callable[[], AbstractContextManager[None]]) -> Objective:
+def drift(
+    original: Callable[[], AbstractContextManager[None]], shared: Shared | None = None
+) -> Objective:
     """Return the KL divergence from the predictions in the context `original()` as an objective.
 
     Unlike the loss of the next token, it cannot fall because a change suits the style of the texts.
+    The original predictions are kept in `shared`.
     """
+    kept = Shared() if shared is None else shared
 
     def measure(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
         found = []
         for window in windows:
             places = torch.arange(window.first - 1, len(window.ids), _STRIDE, device=model.device)
-            with torch.no_grad(), original():
-                before = _logits(model, window, places).log_softmax(-1)
-            after = _logits(model, window, places).log_softmax(-1)
-            found.append(F.kl_div(after, before, log_target=True, reduction="batchmean"))
+            compute = partial(_logits, model, window, places)
+            before = kept.logits(model, window, original, compute)
+            parts = [
+                F.kl_div(
+                    new.float().log_softmax(-1), old.float().log_softmax(-1),
+                    log_target=True, reduction="sum",
+                )
+                for new, old in zip(compute().split(_ROWS), before.split(_ROWS), strict=True)
+            ]  # fmt: skip
+            found.append(torch.stack(parts).sum() / len(places))
         return torch.stack(found)
 
     return measure
@@ -165,7 +182,7 @@ def drift(original: Callable[[], AbstractContextManager[None]]) -> Objective:
 def _logits(model: PreTrainedModel, window: Window, keep: int | Tensor) -> Tensor:
     ids = torch.tensor([window.ids], device=model.device)
     logits: Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=keep).logits[0]
-    return logits.float()
+    return logits
 
 
 def answer_loss(model: PreTrainedModel, questions: Sequence[Asked]) -> Tensor:

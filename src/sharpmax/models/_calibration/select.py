@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from sharpmax.models._calibration.fit import Term, gradients
 from sharpmax.models._calibration.parameters import HeadParameters
+from sharpmax.models._calibration.shared import Shared
 from sharpmax.models._handle import Sharpened, set_rules
 from sharpmax.models._way import evaluation_mode
 
@@ -69,6 +71,7 @@ def select(
     *,
     tolerance: float,
     on_step: Callable[[int, int], None] = lambda *_: None,
+    shared: Shared | None = None,
 ) -> Selection:
     """Keep the numbers of the heads that help, if together they do.
 
@@ -77,8 +80,10 @@ def select(
     are tried with scales of their change. Keep the candidate that lowers the objective most,
     provided that it lowers it by more than two standard errors, and that the loss on ordinary text
     rises by no more than the tolerance, with two standard errors added. `on_step` is called after
-    each pass over the data with its number and the largest possible number of passes.
+    each pass over the data with its number and the largest possible number of passes. The losses
+    of the original model are kept in `shared`.
     """
+    kept = shared or Shared()
     terms = [task] if text is None else [task, text]
     passes = count(1)
     most = 1 + len(PATH) + len(SHARES) * len(SCALES)
@@ -94,8 +99,17 @@ def select(
         on_step(next(passes), most)
         return found
 
+    def original() -> list[Losses]:
+        measure = partial(losses_of, sharpened, parameters, parameters.neutral())
+        found = [
+            kept.losses(("select", number, sharpened._way.dtype), partial(measure, term))
+            for number, term in enumerate(terms)
+        ]
+        on_step(next(passes), most)
+        return found
+
     contributions = torch.stack([effect(point) for point in PATH]).mean(0)
-    before = losses(parameters.neutral())
+    before = original()
     good = -sum(term.weight * row for term, row in zip(terms, contributions, strict=True))
     order = [int(head) for head in good.argsort(descending=True) if good[head] > 0]
     tried: dict[tuple[int, float], tuple[Candidate, Tensor]] = {}
@@ -104,18 +118,18 @@ def select(
         for scale in SCALES:
             if not heads or (len(heads), scale) in tried:
                 continue
-            kept = torch.zeros_like(numbers)
-            kept[:, heads] = scale * numbers[:, heads]
-            after = losses(kept)
+            part = torch.zeros_like(numbers)
+            part[:, heads] = scale * numbers[:, heads]
+            after = losses(part)
             gain, error = difference(before[0], after[0])
             fell, doubt = (0.0, 0.0) if text is None else difference(before[1], after[1])
             bounds = (gain, gain - 2 * error, -fell, 2 * doubt - fell)
-            tried[len(heads), scale] = (Candidate(share, scale, len(heads), *bounds), kept)
+            tried[len(heads), scale] = (Candidate(share, scale, len(heads), *bounds), part)
     holding = [pair for pair in tried.values() if pair[0].certain > 0 and pair[0].harm <= tolerance]
     nothing = (None, torch.zeros_like(numbers))
-    chosen, kept = max(holding, key=lambda pair: pair[0].gain, default=nothing)
+    chosen, part = max(holding, key=lambda pair: pair[0].gain, default=nothing)
     candidates = tuple(candidate for candidate, _ in tried.values())
-    return Selection(kept, chosen, candidates, contributions)
+    return Selection(part, chosen, candidates, contributions)
 
 
 def losses_of(

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from sharpmax._files import check_settings, refuse_earlier
 from sharpmax._settings import CalibrationSettings, only_text
 from sharpmax.models._calibration.calibrate import Stage, calibrate
 from sharpmax.models._calibration.objectives import Splits, Window
 from sharpmax.models._calibration.parameters import FamilyName
 from sharpmax.models._calibration.result import Calibration
+from sharpmax.models._calibration.shared import Shared
 from sharpmax.models._evaluation.arms import Change, arms_of
 from sharpmax.models._evaluation.cells import windows
 from sharpmax.models._evaluation.heads import best
@@ -44,13 +47,18 @@ class Study:
         self.command = command
         self.evaluation_path = folder / "evaluation.json"
         self.calibrations: dict[str, Calibration] = {}
+        self._drawn: tuple[PreTrainedModel, Splits[str], dict[str, Any], Shared] | None = None
         files = sorted((folder / "families").glob("*.json"))
         if not resume and (files or self.evaluation_path.exists()):
             refuse_earlier(folder)
         for file in files:
             calibration = Calibration.load(file)
-            # Earlier versions had one objective, and did not store it.
-            before = {"objective": "answers", **calibration.notes.get("settings", {})}
+            # Earlier versions had one objective and one precision, and did not store them.
+            before = {
+                "objective": "answers",
+                "fit_dtype": None,
+                **calibration.notes.get("settings", {}),
+            }
             check_settings(before, settings.to_dict(), file)
             self.calibrations[file.stem] = calibration
 
@@ -68,31 +76,43 @@ class Study:
             known.check(model)
             return known
         settings = self.settings
-        passages, length = vars(texts).values(), max(settings.lengths)
-        ordinary: Splits[Window] = Splits(
-            *(
-                windows(tokenizer, part, length, count)
-                for part, count in zip(passages, settings.windows, strict=True)
-            )
-        )
-        data: dict[str, Any] = {"data": ordinary, "objective": "text", "text": None}
-        if not only_text(settings.tasks):
-            questions = question_splits(
-                tokenizer, texts, settings.tasks, settings.lengths,
-                contexts=settings.contexts, seed=settings.seed,
-            )  # fmt: skip
-            data = {"data": questions, "objective": settings.objective, "text": ordinary}
+        data, shared = self._data(model, tokenizer, texts)
         options: dict[str, Any] = {name: getattr(settings, name) for name in _OPTIONS}
         # Families of the entropy never flatten.
         flatten = settings.flatten and "entropy" not in family
+        fit_dtype = None if settings.fit_dtype is None else getattr(torch, settings.fit_dtype)
         found = calibrate(
-            model, family=family, flatten=flatten, on_progress=on_progress, **data, **options
-        )
+            model, family=family, flatten=flatten, fit_dtype=fit_dtype, shared=shared,
+            on_progress=on_progress, **data, **options,
+        )  # fmt: skip
         notes = {**found.notes, "settings": settings.to_dict(), "command": self.command}
         found = replace(found, notes=notes)
         found.save(self.folder / "families" / f"{family}.json")
         self.calibrations[family] = found
         return found
+
+    def _data(
+        self, model: PreTrainedModel, tokenizer: Tokenizer, texts: Splits[str]
+    ) -> tuple[dict[str, Any], Shared]:
+        """Return what all families are fitted on, drawn once for the same model and texts."""
+        if self._drawn is None or self._drawn[0] is not model or self._drawn[1] is not texts:
+            settings = self.settings
+            passages, length = vars(texts).values(), max(settings.lengths)
+            ordinary: Splits[Window] = Splits(
+                *(
+                    windows(tokenizer, part, length, count)
+                    for part, count in zip(passages, settings.windows, strict=True)
+                )
+            )
+            data: dict[str, Any] = {"data": ordinary, "objective": "text", "text": None}
+            if not only_text(settings.tasks):
+                questions = question_splits(
+                    tokenizer, texts, settings.tasks, settings.lengths,
+                    contexts=settings.contexts, seed=settings.seed,
+                )  # fmt: skip
+                data = {"data": questions, "objective": settings.objective, "text": ordinary}
+            self._drawn = (model, texts, data, Shared())
+        return self._drawn[2:]
 
     def choose(self, families: Sequence[str]) -> Calibration:
         """Write the best of some families, or the first, empty, as `calibration.json`."""
