@@ -1,0 +1,1 @@
+"""A folded calibration in engines that do not know sharpmax."""
