@@ -162,7 +162,7 @@ def test_launches_are_those_of_a_call(name: str, counted: Counted) -> None:
 
 
 def test_a_mask_is_not_counted() -> None:
-    launch = Launch("attend", {}, {"MASKED": "boolean"}, None)  # type: ignore[arg-type]
+    launch = Launch("attend", {}, {"MASKED": "boolean"}, None)
     with pytest.raises(ValueError, match="with a mask"):
         of_launch(launch)
 

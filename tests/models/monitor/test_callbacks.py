@@ -50,7 +50,7 @@ def test_the_trainer_of_transformers(tmp_path: Path) -> None:
         dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = Trainer(
-        model, arguments, train_dataset=_data(10),  # type: ignore[arg-type]
+        model, arguments, train_dataset=_data(10),
         callbacks=[watched.hugging_face()],
     )  # fmt: skip
     trainer.train()
@@ -88,7 +88,7 @@ def test_the_trainer_of_lightning(tmp_path: Path) -> None:
             enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
             callbacks=[watched.lightning()], barebones=False,
         )  # fmt: skip
-        trainer.fit(module, DataLoader(_data(5), batch_size=1))  # type: ignore[arg-type]
+        trainer.fit(module, DataLoader(_data(5), batch_size=1))
     assert [reading.step for reading in watched.readings] == [0, 2, 4]
     assert all(reading.loss is not None and reading.loss > 1 for reading in watched.readings)
     sharpmax.sharpen(module, sharpmax.policies.Constant(1.1)).restore()  # nothing is attached
