@@ -153,5 +153,5 @@ def test_lines_are_wrapped(path: Path) -> None:
     inside = False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         inside = line.startswith("<!-- table") or (inside and not line.startswith("<!-- end"))
-        wrapped = len(line) <= 120 or inside or line.startswith(("|", "$ ", "!["))
+        wrapped = len(line) <= 100 or inside or line.startswith(("|", "$ ", "!["))
         assert wrapped, f"{path.name}:{number}: {len(line)} characters"
