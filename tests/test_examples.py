@@ -56,10 +56,13 @@ def test_the_head_of_the_paper_in_flax(capsys: pytest.CaptureFixture[str]) -> No
     pytest.importorskip("flax")
     pytest.importorskip("optax")
     example = runpy.run_path(str(FOLDER / "max_retrieval_flax.py"))
-    example["main"](["--steps", "400", "--sizes", "16", "256", "--sets", "256"])
-    header, plain, mended = capsys.readouterr().out.splitlines()
-    assert header.split()[-2:] == ["16", "256"]
-    seen, more = map(float, plain.split()[-2:])
+    example["main"](steps=400, sizes=(16, 256), sets=256)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "softmax"
+    assert lines[2].startswith("Exponential(reference=")
+    (seen, more), (_, mended) = (
+        [float(cell.split()[1].rstrip("%")) for cell in line.split(", ")] for line in lines[1::2]
+    )
     assert seen > 40  # ten classes, so chance is 10
     assert more < seen
-    assert mended.split()[-2:] != plain.split()[-2:]
+    assert mended != more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -209,6 +210,14 @@ def vary_with(problem: Problem, array: Array) -> Array:
     """Let an array vary over the same mesh axes as the arrays of a problem."""
     axes = varying(problem.query) - varying(array)
     return jax.lax.pcast(array, tuple(sorted(axes)), to="varying")
+
+
+def vary_alike(arrays: Sequence[Array]) -> list[Array]:
+    """Let arrays vary over the same mesh axes: all that one of them varies over."""
+    axes = frozenset().union(*map(varying, arrays))
+    return [
+        jax.lax.pcast(array, tuple(sorted(axes - varying(array))), to="varying") for array in arrays
+    ]
 
 
 def varying(array: Array) -> frozenset[str]:

@@ -41,7 +41,7 @@ def attend(implementation: Any, problem: Problem, policy: Policy, measured: bool
     """
     policy.check_heads(problem.query.shape[2])
     if hasattr(implementation, "fused") and problem.axis_name is None:
-        result = _fused(implementation, problem, policy)
+        result = _fused(implementation, problem, policy, measured)
         if result is not None:
             return result
     statistics, maximum = None, None
@@ -62,7 +62,7 @@ def attend(implementation: Any, problem: Problem, policy: Policy, measured: bool
     return Result(output, log_mass, lax.stop_gradient(statistics))
 
 
-def _fused(implementation: Any, problem: Problem, policy: Policy) -> Result | None:
+def _fused(implementation: Any, problem: Problem, policy: Policy, measured: bool) -> Result | None:
     """Attend in one pass, if the policy has a closed form."""
     found = policy.kernel_form()
     if found is None:
@@ -72,11 +72,10 @@ def _fused(implementation: Any, problem: Problem, policy: Policy) -> Result | No
     table = jnp.stack(jnp.broadcast_arrays(*columns), -1) if columns else jnp.zeros((1, 0), exact)
     if problem.sink is not None:
         problem = replace(problem, sink=vary_with(problem, problem.sink))
-    done = implementation.fused(problem, found.form, vary_with(problem, table))
+    done = implementation.fused(problem, found.form, vary_with(problem, table), measured)
     if done is None:
         return None
-    output, statistics, beta, relative = done
-    maximum = statistics.maximum
+    output, maximum, statistics, beta, relative = done
     log_mass = jnp.where(maximum == 0, 0.0, beta * maximum) + relative
     return Result(output, log_mass, lax.stop_gradient(statistics))
 

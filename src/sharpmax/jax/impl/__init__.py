@@ -18,7 +18,8 @@ all of them. Rows have the axes [batch, heads, queries].
         need it.
 
 Two functions are optional. `prepare() -> str | None` builds what is missing before the first use,
-and says why that failed. `fused(problem, form, table) -> (output, statistics, beta, log_mass)`
-attends in one pass at the beta of a closed form, with the sink, if there is one, among the keys; it
-returns None if there is nothing to attend to.
+and says why that failed. `fused(problem, form, table, measured) -> (output, maximum, statistics,
+beta, log_mass)` attends in one pass at the beta of a closed form, with the sink, if there is one,
+among the keys; without `measured`, the statistics are None. It returns None if there is nothing to
+attend to.
 """

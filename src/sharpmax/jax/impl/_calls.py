@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sharpmax import kernels
-from sharpmax.jax._problem import Array, Problem
+from sharpmax.jax._problem import Array, Problem, vary_alike
 from sharpmax.policies import Form
 
 _TARGET = "sharpmax"
@@ -144,9 +144,18 @@ class Call:
 
     def run(self) -> list[Array]:
         """Run the kernel that was described."""
-        results = [jax.ShapeDtypeStruct(*made) for made in self._results]
+        arguments = vary_alike(self._arguments)
+        # Inside of `shard_map`, what a result is includes where it lies and over which axes of the
+        # mesh it varies.
+        kind = jax.typeof(arguments[0])
+        mesh = kind.sharding.mesh
+        place = None if mesh.empty else jax.sharding.NamedSharding(mesh, jax.P())
+        results = [
+            jax.ShapeDtypeStruct(*made, sharding=place, manual_axis_type=kind.manual_axis_type)
+            for made in self._results
+        ]
         call = jax.ffi.ffi_call(_TARGET, results, vmap_method="broadcast_all")
-        return list(call(*self._arguments, call=np.frombuffer(self._words, np.int64)))
+        return list(call(*arguments, call=np.frombuffer(self._words, np.int64)))
 
 
 def _contiguous(number: int, shape: tuple[int, ...], dtype: Any) -> Operand:

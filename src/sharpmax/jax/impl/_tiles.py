@@ -7,7 +7,6 @@ do not divide the length evenly overlap; what an earlier block has covered is hi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -17,14 +16,17 @@ from jax import lax
 from sharpmax.jax._problem import Array, Problem
 
 QUERIES, KEYS = 256, 512
-"""The largest tile of one head. `python -m experiments.attention_speed` times others."""
+"""The largest tile of one head."""
+
+LOGITS = 1 << 18
+"""How many logits the tiles of all heads have on a CPU, whose cache they share, if that is not
+below a quarter of the queries and keys. A sweep holds up to eight arrays of that size."""
 
 
-class _Mixed(NamedTuple):
-    """Stands for a sum of values in the start of a sweep."""
+class Mixed(NamedTuple):
+    """Stands for a sum in the start of a sweep, so many times as wide as the values."""
 
-
-MIXED = _Mixed()
+    times: int = 1
 
 
 def is_empty(problem: Problem) -> bool:
@@ -32,9 +34,13 @@ def is_empty(problem: Problem) -> bool:
     return 0 in (*problem.rows, problem.keys)
 
 
-def with_value(problem: Problem, value: Array) -> Problem:
-    """The problem with other values."""
-    return replace(problem, value=value)
+def tile(heads: int) -> tuple[int, int]:
+    """How many queries and keys a tile has at most, where so many heads have one."""
+    queries, keys = QUERIES, KEYS
+    for _ in range(2):
+        if jax.default_backend() == "cpu" and heads * queries * keys > LOGITS:
+            queries, keys = -(-queries // 2), -(-keys // 2)
+    return queries, keys
 
 
 def product(left: Array, right: Array) -> Array:
@@ -76,8 +82,9 @@ class _Plan:
         self.batch, self.heads, self.queries = problem.rows
         self.keys, self.group = problem.keys, problem.group
         self.grouped = (self.heads // self.group, self.group)
-        self.query_block = min(QUERIES, self.queries)
-        self.key_block = min(KEYS, self.keys)
+        largest = tile(self.batch * self.heads)
+        self.query_block = min(largest[0], self.queries)
+        self.key_block = min(largest[1], self.keys)
         self.query_blocks = -(-self.queries // self.query_block)
         self.key_blocks = -(-self.keys // self.key_block)
         # Zero, but varying over the same mesh axes as the arrays: so do the states of the loops.
@@ -207,7 +214,7 @@ def forward(
     Args:
         problem: what to sweep over.
         rows: what `step` and `finish` read of each row, [batch, heads, queries].
-        start: the state before the first key: numbers, one per row, or `MIXED`.
+        start: the state before the first key: numbers, one per row, or `Mixed`.
         step: (state, logits, rows, values) -> state.
         finish: (state, rows) -> results of each row, and the output or None.
 
@@ -220,9 +227,9 @@ def forward(
     dtype = problem.statistics_dtype
 
     def begin(entry: Any) -> Array:
-        if isinstance(entry, _Mixed):
+        if isinstance(entry, Mixed):
             assert problem.value is not None
-            return jnp.zeros((*own, problem.value.shape[3]), dtype) + plan.zero
+            return jnp.zeros((*own, entry.times * problem.value.shape[3]), dtype) + plan.zero
         kind = jnp.int32 if isinstance(entry, int) else dtype
         return jnp.full(own, entry, kind) + plan.zero.astype(kind)
 
@@ -232,10 +239,10 @@ def forward(
 
         def visit(other: Array, state: Any) -> Any:
             logits, _ = plan.logits(query, plan.of_keys(problem.key, other), block, other)
-            value = None if problem.value is None else _finite(plan.of_keys(problem.value, other))
+            value = None if problem.value is None else plan.of_keys(problem.value, other)
             return step(state, logits, mine, value)
 
-        first = jax.tree.map(begin, start, is_leaf=lambda entry: isinstance(entry, _Mixed))
+        first = jax.tree.map(begin, start, is_leaf=lambda entry: isinstance(entry, Mixed))
         state = lax.fori_loop(*plan.key_bounds(block), visit, first)
         return finish(state, mine)
 
@@ -296,8 +303,9 @@ def backward(
         problem: what to sweep over.
         rows: what `weigh` reads of each row, [batch, heads, queries].
         by_output: the gradient by the output, or None.
-        weigh: (logits, rows, by_output, values) -> weights of the values or None, gradient by the
-            logits, gradient by beta of each row or None.
+        weigh: (logits, rows, gradient by the weights or None) -> weights of the values or None,
+            gradient by the logits, and what each key adds to that by beta or None. All of them
+            broadcast against the logits, so that kernels can use it as well.
 
     Returns:
         Gradients by the arrays of the problem, None for those that have none, and by beta.
@@ -318,13 +326,15 @@ def backward(
 
     def of_keys(key_block: Array, found: dict[str, Array]) -> dict[str, Array]:
         key = plan.of_keys(problem.key, key_block)
-        value = None if by_output is None else _finite(plan.of_keys(problem.value, key_block))
+        value = None if by_output is None else finite(plan.of_keys(problem.value, key_block))
 
         def of_tile(query_block: Array, found: dict[str, Array]) -> dict[str, Array]:
             query = plan.of_queries(problem.query, query_block)
             logits, slope = plan.logits(query, key, query_block, key_block)
             own = None if by_output is None else plan.of_queries(by_output, query_block)
-            weights, gradient, by_beta = weigh(logits, plan.of_rows(held, query_block), own, value)
+            mine = tuple(row[..., None] for row in plan.of_rows(held, query_block))
+            by_weight = None if own is None else product(own, value)
+            weights, gradient, by_beta = weigh(logits, mine, by_weight)
             gradient = jnp.where(logits == -jnp.inf, 0.0, gradient)
             found = dict(found)
             if problem.bias is not None:
@@ -333,29 +343,36 @@ def backward(
                 gradient = jnp.where(logits == -jnp.inf, 0.0, gradient * slope)
             gradient = problem.scale * gradient
             at, to = plan.query_start(query_block), plan.key_start(key_block)
-            by_query = mix(gradient, _finite(key)).transpose(0, 3, 1, 2, 4)
+            by_query = mix(gradient, finite(key)).transpose(0, 3, 1, 2, 4)
             by_query = by_query.reshape(plan.batch, plan.query_block, plan.heads, -1)
             found["query"] = _add(found["query"], by_query, at, 1)
-            found["key"] = _add(found["key"], _collect(gradient, _finite(query)), to, 1)
+            found["key"] = _add(found["key"], _collect(gradient, finite(query)), to, 1)
             if own is not None:
                 found["value"] = _add(found["value"], _collect(weights, own), to, 1)
             if by_beta is not None:
-                found["beta"] = _add(found["beta"], by_beta, at, 3)
+                found["beta"] = _add(found["beta"], by_beta.sum(-1), at, 3)
             return found
 
         collected: dict[str, Array] = lax.fori_loop(*plan.query_bounds(key_block), of_tile, found)
         return collected
 
     found = lax.fori_loop(0, plan.key_blocks, of_keys, start)
-    gradients: dict[str, Any] = dict.fromkeys(vars(problem))
-    for name in ("query", "key", "value", "bias"):
-        if name in found:
-            gradients[name] = found[name].astype(getattr(problem, name).dtype)
+    gradients = {
+        name: found[name].astype(getattr(problem, name).dtype)
+        for name in ("query", "key", "value", "bias")
+        if name in found
+    }
+    return as_gradients(problem, gradients), plan.joined(found["beta"])
+
+
+def as_gradients(problem: Problem, found: dict[str, Array]) -> Problem:
+    """Gradients by the arrays of a problem in its form, None for those that have none."""
+    gradients: dict[str, Any] = dict.fromkeys(vars(problem)) | found
     for name in ("scale", "soft_cap", "left", "right", "axis_name"):
         gradients[name] = getattr(problem, name)
     if gradients["value"] is None and problem.value is not None:
         gradients["value"] = jnp.zeros_like(problem.value)
-    return Problem(**gradients), plan.joined(found["beta"])
+    return Problem(**gradients)
 
 
 def _add(array: Array, part: Array, start: Array, axis: int) -> Array:
@@ -377,6 +394,6 @@ def _add_to_bias(
     found["bias"] = lax.dynamic_update_slice(total, old + part, starts)
 
 
-def _finite(array: Array) -> Array:
+def finite(array: Array) -> Array:
     """The array with 0 for what is infinite or NaN: it may be hidden, and 0 times it is NaN."""
     return jnp.where(jnp.isfinite(array), array, 0)

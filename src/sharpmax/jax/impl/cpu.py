@@ -6,7 +6,7 @@ for are not computed.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +33,6 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
         return f"it serves CPUs, and the default backend is {jax.default_backend()}"
     if any(side is not None and side < 0 for side in (problem.left, problem.right)):
         return "local_window_size: the kernels have no windows with a negative side"
-    if jax.sharding.get_abstract_mesh().manual_axes:
-        return "inside shard_map JAX cannot differentiate it; use 'xla'"
     return kernels.unavailable()
 
 
@@ -76,24 +74,25 @@ def attend(
 
 
 def fused(
-    problem: Problem, form: Form, table: Array
-) -> tuple[Array, RowStatistics, Array, Array] | None:
+    problem: Problem, form: Form, table: Array, measured: bool
+) -> tuple[Array, Array, RowStatistics | None, Array, Array] | None:
     """Measure and attend in one pass, at the temperature of a closed form.
 
     Returns:
-        Output, statistics, beta and the log-mass relative to beta * maximum, of which the output
-        alone has derivatives: in query, key, value, bias, sink and the table. None for a problem
-        without logits.
+        Output, maximum, statistics if `measured`, beta and the log-mass relative to beta * maximum.
+        The output alone has derivatives: in query, key, value, bias, sink and the table. None for a
+        problem without logits.
     """
     problem, seen = _seen(problem)
     if tiles.is_empty(problem):
         return None
-    output, maximum, beta, log_mass, mass, moment, count = _fused(form, problem, table)
-    statistics = RowStatistics(maximum, mass, moment, count)
+    output, maximum, beta, log_mass, *sums = _fused(form, measured, problem, table)
     if seen is not None:
         output = jnp.where(seen.transpose(0, 2, 1)[..., None], output, 0)
-        statistics, log_mass = _hidden(statistics, seen), jnp.where(seen, log_mass, -jnp.inf)
-    return output, statistics, beta, log_mass
+        maximum, *sums = _hidden_rows(seen, maximum, *sums)
+        log_mass = jnp.where(seen, log_mass, -jnp.inf)
+    statistics = RowStatistics(maximum, *sums) if measured else None
+    return output, maximum, statistics, beta, log_mass
 
 
 # Queries beyond their lengths see nothing. The kernels do not know that: their rows are replaced.
@@ -116,17 +115,29 @@ def _hidden_rows(seen: Array, maximum: Array, *sums: Array) -> tuple[Array, ...]
     return jnp.where(seen, maximum, -jnp.inf), *(jnp.where(seen, x, 0) for x in sums)
 
 
+# Derivatives.
+
+
+def _differentiable(
+    forward: Callable[..., Any], backward: Callable[..., Any], static: tuple[int, ...] = ()
+) -> Callable[[Callable[..., tuple[Array, ...]]], Callable[..., tuple[Array, ...]]]:
+    """Give a function derivatives that are told what is asked for."""
+
+    def wrap(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, ...]]:
+        differentiable = jax.custom_vjp(function, nondiff_argnums=static)
+        differentiable.defvjp(forward, backward, symbolic_zeros=True)
+        # `shard_map` knows what is asked for only under `jit`.
+        return jax.jit(differentiable, static_argnums=static)
+
+    return wrap
+
+
 # Statistics.
-
-
-@jax.custom_vjp
-def _measure(problem: Problem) -> tuple[Array, ...]:
-    return tuple(calls.statistics(problem))
 
 
 def _measure_forward(problem: Any) -> tuple[Any, Any]:
     problem, wants_bias = _given(problem)
-    measured = _measure(problem)
+    measured = tuple(calls.statistics(problem))
     return measured, (problem, measured, wants_bias)
 
 
@@ -148,16 +159,12 @@ def _measure_backward(kept: Any, given: Any) -> tuple[Problem]:
     return (calls.backward(problem, upstream, of_logits, wants_bias is not None),)
 
 
-_measure.defvjp(_measure_forward, _measure_backward, symbolic_zeros=True)
+@_differentiable(_measure_forward, _measure_backward)
+def _measure(problem: Problem) -> tuple[Array, ...]:
+    return tuple(calls.statistics(problem))
 
 
 # Sums at a temperature.
-
-
-@jax.custom_vjp
-def _temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
-    sums: tuple[Array, ...] = _tempered(problem, beta, maximum)[0]
-    return sums
 
 
 def _tempered(problem: Problem, beta: Array, maximum: Array) -> tuple[Any, Any]:
@@ -193,16 +200,13 @@ def _temper_backward(kept: Any, given: Any) -> tuple[Problem, Array, None]:
     return gradients, by_mass * moment + by_moment * second, None
 
 
-_temper.defvjp(_temper_forward, _temper_backward, symbolic_zeros=True)
+@_differentiable(_temper_forward, _temper_backward)
+def _temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
+    sums: tuple[Array, ...] = _tempered(problem, beta, maximum)[0]
+    return sums
 
 
 # The output at a given beta.
-
-
-@jax.custom_vjp
-def _attend(problem: Problem, beta: Array) -> tuple[Array, ...]:
-    output, maximum, _, log_mass = calls.forward(problem, Form.GIVEN, None, beta, False)
-    return output, maximum, jnp.exp(log_mass)
 
 
 def _attend_forward(problem: Any, beta: Any) -> tuple[Any, Any]:
@@ -226,24 +230,25 @@ def _attend_backward(kept: Any, given: Any) -> tuple[Problem, Array | None]:
     return calls.backward(problem, upstream, (None,) * 4, wants_bias is not None), by_beta
 
 
-_attend.defvjp(_attend_forward, _attend_backward, symbolic_zeros=True)
+@_differentiable(_attend_forward, _attend_backward)
+def _attend(problem: Problem, beta: Array) -> tuple[Array, ...]:
+    output, maximum, _, log_mass = calls.forward(problem, Form.GIVEN, None, beta, False)
+    return output, maximum, jnp.exp(log_mass)
 
 
 # The output at the beta of a closed form.
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(form: Form, problem: Problem, table: Array) -> tuple[Array, ...]:
-    return tuple(calls.forward(problem, form, table, None, True))
-
-
-def _fused_forward(form: Form, problem: Any, table: Any) -> tuple[Any, Any]:
+def _fused_forward(form: Form, measured: bool, problem: Any, table: Any) -> tuple[Any, Any]:
     problem, wants_bias = _given(problem)
-    result = _fused(form, problem, table.value)
-    return result, (problem, table.value, result, wants_bias, _flag(table.perturbed))
+    result = tuple(calls.forward(problem, form, table.value, None, True))
+    kept = (problem, table.value, result, wants_bias, _flag(table.perturbed))
+    return result if measured else result[:4], kept
 
 
-def _fused_backward(form: Form, kept: Any, given: Any) -> tuple[Problem, Array | None]:
+def _fused_backward(
+    form: Form, measured: bool, kept: Any, given: Any
+) -> tuple[Problem, Array | None]:
     problem, table, result, wants_bias, wants_table = kept
     output, maximum, beta, log_mass, mass, moment, count = result
     upstream = _from_output(Upstream(None, None, output, beta, log_mass, maximum), given[0])
@@ -290,7 +295,9 @@ def _through_target(
     return (None, None, -slope * shift, slope), by_table
 
 
-_fused.defvjp(_fused_forward, _fused_backward, symbolic_zeros=True)
+@_differentiable(_fused_forward, _fused_backward, static=(0, 1))
+def _fused(form: Form, measured: bool, problem: Problem, table: Array) -> tuple[Array, ...]:
+    return tuple(calls.forward(problem, form, table, None, measured))
 
 
 # Derivatives that are asked for.

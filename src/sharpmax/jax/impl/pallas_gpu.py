@@ -1,10 +1,12 @@
-"""Attend with Pallas kernels for GPUs, by way of Triton, forward; gradients are those of "xla".
+"""Attend with Pallas kernels for GPUs, by way of Triton, forward and backward.
 
-One program has one block of queries and goes over the keys that these may see.
+One program has one block of queries and goes over the keys that these may see, or one block of keys
+and goes over the queries that may see them.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from sharpmax._statistics import RowStatistics
 from sharpmax.jax._problem import Array, Problem
 from sharpmax.jax.impl import _pallas, xla
-from sharpmax.jax.impl._pallas import ATTEND, MEASURE, Blocks, Layout, Sweep
+from sharpmax.jax.impl._pallas import Blocks, Layout, Sweep
+from sharpmax.jax.impl._sweeps import sweeps
 from sharpmax.policies import Policy
-
-temper = xla.temper
 
 LEAST = 16  # of every axis of a product
 
@@ -34,50 +34,32 @@ class Launch(NamedTuple):
 LAUNCHES = {
     64: Launch(Blocks(64, 64), 4, 2),
     128: Launch(Blocks(64, 32), 4, 2),
-    256: Launch(Blocks(32, 32), 4, 2),
+    256: Launch(Blocks(32, 32), 4, 1),
 }
 """By the largest width, a power of two."""
 
 
 def shared_bytes(width: int, launch: Launch, bytes_each: int) -> int:
-    """Return an upper bound of the shared memory of the attending kernel: its operands."""
+    """Return an upper bound of the shared memory of the largest kernel: its operands.
+
+    That is the backward pass by keys and values: its own keys and values, queries and gradients of
+    every stage, and the tiles that are multiplied with these.
+    """
     queries, keys = launch.blocks
-    tiles = queries * width + launch.stages * keys * 2 * width + keys * queries
+    tiles = 2 * width * (keys + launch.stages * queries) + 2 * keys * queries
     return bytes_each * tiles
 
 
 def unsupported(problem: Problem, policy: Policy | None) -> str | None:
     """Name what the kernels have no code for."""
     backend = jax.default_backend()
-    if backend not in ("gpu", "cuda", "rocm") and not _pallas.INTERPRET:
+    if backend not in ("gpu", "cuda", "rocm") and not (_pallas.INTERPRET or _pallas.ELSEWHERE):
         return f"it serves GPUs, and the default backend is {backend}"
     if problem.query.dtype == jnp.float64:
         return "query: the kernels compute in float32, got float64"
     if _width(problem) > max(LAUNCHES):
         return f"query: the kernels serve widths up to {max(LAUNCHES)}, got {_width(problem)}"
     return None
-
-
-def measure(problem: Problem) -> RowStatistics:
-    """Measure all rows."""
-    return xla.measure(problem, _measured)
-
-
-def attend(
-    problem: Problem, beta: Array, maximum: Array | None = None
-) -> tuple[Array, Array, Array]:
-    """Attend at the inverse temperature beta."""
-    return xla.attend(problem, beta, maximum, _mixed)
-
-
-def _measured(problem: Problem) -> tuple[Array, ...]:
-    return tuple(_run(problem, (), MEASURE))
-
-
-def _mixed(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array, Array, Array]:
-    rows = (beta,) if maximum is None else (beta, maximum)
-    output, peak, mass = _run(problem, rows, ATTEND)
-    return output, peak, mass
 
 
 def _power(size: int) -> int:
@@ -90,7 +72,9 @@ def _width(problem: Problem) -> int:
     return max(map(_power, widths))
 
 
-def _run(problem: Problem, rows: tuple[Array, ...], sweep: Sweep) -> list[Array]:
+def _run(
+    problem: Problem, sweep: Sweep, rows: tuple[Array, ...], by_output: Array | None = None
+) -> tuple[Array, ...]:
     from jax.experimental.pallas import triton
 
     launch = next(launch for width, launch in LAUNCHES.items() if _width(problem) <= width)
@@ -98,66 +82,66 @@ def _run(problem: Problem, rows: tuple[Array, ...], sweep: Sweep) -> list[Array]
         min(block, _power(length))
         for block, length in zip(launch.blocks, (problem.rows[2], problem.keys), strict=True)
     )
-    layout = Layout(problem, rows, Blocks(queries, keys), _power)
-    width = 0 if layout.value is None else layout.value.shape[3]
+    layout = Layout(problem, sweep, rows, by_output, Blocks(queries, keys), _power)
+    names = list(layout.arrays)
 
     def kernel(*refs: Any) -> None:
-        given, results = refs[: len(specs)], refs[len(specs) :]
-        limits_ref, query_ref, key, value, bias, row_refs = layout.unpacked(given)
-        query_block = pl.program_id(2)
-        limits = [limits_ref[entry] for entry in range(3)]
-        held = [row[...] for row in row_refs]
-        query = query_ref[...]
+        arrays = dict(zip(names, refs, strict=False))
+        limits_ref = arrays.pop("limits")
+        batch, outer, block = (pl.program_id(axis) for axis in range(3))
+        limits = [limits_ref[batch, entry] for entry in range(3)]
 
-        def visit(block: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
-            at = pl.ds(block * keys, keys)
-            added = None
-            if bias is not None:
-                added = bias[...] if bias.shape[0] == 1 else bias[at, :]
-            logits = layout.logits(limits, query, key[at, :], added, query_block, block * keys)
-            return sweep.step(state, logits, None if value is None else value[at, :], *held)
+        def at(name: str, head: Any, i: Any, j: Any) -> tuple[Any, ...]:
+            b, head, *places = layout.place(name, batch, head, i, j)
+            sizes = layout.block(name)
+            return b, head, *(pl.ds(k * n, n) for k, n in zip(places, sizes, strict=True))
 
-        first, last = layout.seen_keys(limits, query_block)
-        start = sweep.start((1, queries), width, *held)
-        bounds = (first // keys, (last + keys - 1) // keys)
-        state = lax.fori_loop(*bounds, visit, start)
-        for ref, entry in zip(results, sweep.finish(state), strict=True):
-            ref[...] = entry
+        # What belongs to the program is read once, the rest with every tile.
+        first_head = outer * layout.group if sweep.over_queries else outer
+        own = ("key", "value")
+        held = {
+            name: ref[at(name, first_head, block, block)]
+            for name, ref in arrays.items()
+            if name != "bias" and (name in own) == sweep.over_queries
+        }
 
-    def of_queries(b: Any, h: Any, i: Any) -> tuple[Any, ...]:
-        return b, h, i, 0
+        def visit(head: Any, i: Any, j: Any, state: dict[str, Array]) -> dict[str, Array]:
+            parts = {
+                name: held[name] if name in held else ref[at(name, head, i, j)]
+                for name, ref in arrays.items()
+            }
+            return layout.step(state, limits, parts, i, j)
 
-    def of_keys(b: Any, h: Any, i: Any) -> tuple[Any, ...]:
-        return b, h // layout.group, 0, 0
+        def over(size: int, seen: tuple[Any, Any], step: Any, state: Any) -> Any:
+            first, last = seen
+            return lax.fori_loop(first // size, (last + size - 1) // size, step, state)
 
-    def of_rows(b: Any, h: Any, i: Any) -> tuple[Any, ...]:
-        return b, h, 0, i
+        state = layout.start()
+        if sweep.over_queries:
+            seen = layout.seeing_queries(limits, block)
 
-    specs = [
-        pl.BlockSpec((None, 4), lambda b, *_: (b, 0)),
-        pl.BlockSpec((None, None, queries, layout.query.shape[3]), of_queries),
-        pl.BlockSpec((None, None, *layout.key.shape[2:]), of_keys),
-    ]
-    if layout.value is not None:
-        specs.append(pl.BlockSpec((None, None, *layout.value.shape[2:]), of_keys))
-    if layout.bias is not None:
-        shape = layout.bias.shape
+            def over_head(entry: Any, state: dict[str, Array]) -> Any:
+                head = first_head + entry
+                return over(queries, seen, lambda i, state: visit(head, i, block, state), state)
 
-        def of_bias(b: Any, h: Any, i: Any) -> tuple[Any, ...]:
-            return tuple(0 if n == 1 else k for n, k in zip(shape, (b, h, 0, i), strict=True))
+            heads = jnp.int32(0), jnp.int32(layout.group)
+            state = lax.fori_loop(*heads, over_head, state)
+        else:
+            seen = layout.seen_keys(limits, block)
+            state = over(keys, seen, lambda j, state: visit(outer, block, j, state), state)
+        results = zip(sweep.kinds, refs[len(names) :], layout.finish(state), strict=True)
+        for kind, ref, entry in results:
+            ref[at(kind, first_head, block, block)] = entry
 
-        columns = 1 if shape[3] == 1 else queries
-        specs.append(pl.BlockSpec((None, None, shape[2], columns), of_bias))
-    specs += [pl.BlockSpec((None, None, 1, queries), of_rows) for _ in rows]
     return _pallas.call(
         kernel,
         layout,
-        sweep,
         grid=layout.grid,
-        in_specs=specs,
-        out_specs=[
-            pl.BlockSpec((None, None, width if kind == "output" else 1, queries), of_rows)
-            for kind in sweep.results
-        ],
         compiler_params=triton.CompilerParams(num_warps=launch.warps, num_stages=launch.stages),
     )
+
+
+_SWEEPS = sweeps(_run)
+measure = functools.partial(xla.measure, sweeps=_SWEEPS)
+temper = functools.partial(xla.temper, sweeps=_SWEEPS)
+attend = functools.partial(xla.attend, sweeps=_SWEEPS)

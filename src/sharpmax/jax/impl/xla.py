@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,20 @@ from sharpmax.jax._temperature import through_statistics
 from sharpmax.jax.impl import _tiles as tiles
 from sharpmax.policies import Policy
 
-Measured = Callable[[Problem], tuple[Array, ...]]
-"""Problem -> maximum, mass, moment, count."""
-Mixed = Callable[[Problem, Array, Array | None], tuple[Array, Array, Array]]
-"""Problem, beta, maximum or None -> output, maximum, mass."""
+
+class Sweeps(NamedTuple):
+    """The passes over all logits. Other implementations bring their own."""
+
+    measure: Callable[[Problem], tuple[Array, ...]]
+    """Problem -> maximum, mass, moment, count."""
+    temper: Callable[[Problem, Array, Array], tuple[Array, ...]]
+    """Problem, beta, maximum -> mass, moment, second."""
+    mix: Callable[[Problem, Array, Array | None], tuple[Array, ...]]
+    """Problem, beta, maximum or None -> output, maximum, mass. What is infinite or NaN in the
+    values may be taken as 0.
+    """
+    backward: Callable[..., tuple[Problem, Array]]
+    """As `_tiles.backward`."""
 
 
 def unsupported(problem: Problem, policy: Policy | None) -> str | None:
@@ -31,39 +41,37 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
     return None
 
 
-def measure(problem: Problem, measured: Measured | None = None) -> RowStatistics:
-    """Measure all rows. Other implementations bring their own forward pass, `measured`."""
+def measure(problem: Problem, sweeps: Sweeps | None = None) -> RowStatistics:
+    """Measure all rows."""
     problem = without(problem, "value", "sink")
     if tiles.is_empty(problem):
         return _nothing(problem)
-    return RowStatistics(*_measure(measured or _measured, problem))
+    return RowStatistics(*_measure(sweeps or TILES, problem))
 
 
-def temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, Array, Array]:
+def temper(
+    problem: Problem, beta: Array, maximum: Array, sweeps: Sweeps | None = None
+) -> tuple[Array, Array, Array]:
     """Return sums over the rows at the inverse temperature beta, relative to a maximum."""
     problem = without(problem, "value", "sink")
     if tiles.is_empty(problem):
         zeros = _nothing(problem).mass
         return zeros, zeros, zeros
-    mass, moment, second = _temper(problem, beta, maximum)
+    mass, moment, second = _temper(sweeps or TILES, problem, beta, maximum)
     return mass, moment, second
 
 
 def attend(
-    problem: Problem, beta: Array, maximum: Array | None = None, mixed: Mixed | None = None
+    problem: Problem, beta: Array, maximum: Array | None = None, sweeps: Sweeps | None = None
 ) -> tuple[Array, Array, Array]:
-    """Attend at the inverse temperature beta.
-
-    Other implementations bring their own forward pass, `mixed`, which takes what is infinite or NaN
-    in the values as 0.
-    """
+    """Attend at the inverse temperature beta."""
     problem = without(problem, "sink")
     if tiles.is_empty(problem):
         assert problem.value is not None
         nothing = _nothing(problem)
         shape = (*problem.query.shape[:3], problem.value.shape[3])
         return jnp.zeros(shape, problem.query.dtype), nothing.maximum, nothing.mass
-    output, maximum, mass = _attend(mixed or _mix, problem, beta, maximum)
+    output, maximum, mass = _attend(sweeps or TILES, problem, beta, maximum)
     return output, maximum, mass
 
 
@@ -76,8 +84,8 @@ def _nothing(problem: Problem) -> RowStatistics:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _measure(measured: Measured, problem: Problem) -> tuple[Array, ...]:
-    return measured(problem)
+def _measure(sweeps: Sweeps, problem: Problem) -> tuple[Array, ...]:
+    return sweeps.measure(problem)
 
 
 def _measured(problem: Problem) -> tuple[Array, ...]:
@@ -107,12 +115,12 @@ def _statistics(logits: Array) -> RowStatistics:
     )
 
 
-def _measure_forward(measured: Measured, problem: Problem) -> tuple[Any, Any]:
-    statistics = measured(problem)
+def _measure_forward(sweeps: Sweeps, problem: Problem) -> tuple[Any, Any]:
+    statistics = sweeps.measure(problem)
     return statistics, (problem, statistics)
 
 
-def _measure_backward(_: Measured, kept: Any, given: Any) -> tuple[Problem]:
+def _measure_backward(sweeps: Sweeps, kept: Any, given: Any) -> tuple[Problem]:
     problem, (maximum, mass, moment, _) = kept
     by_maximum, by_mass, by_moment, _ = given
     (constant, linear), to_maximum = through_statistics(
@@ -122,15 +130,15 @@ def _measure_backward(_: Measured, kept: Any, given: Any) -> tuple[Problem]:
         jnp.any(to_maximum != 0), lambda: _ties(problem, maximum), lambda: jnp.ones_like(mass)
     )
 
-    def weigh(logits: Array, rows: tuple[Array, ...], *_: None) -> tuple[None, Array, None]:
-        peak, constant, linear, share = (row[..., None] for row in rows)
+    def weigh(logits: Array, rows: tuple[Array, ...], _: None) -> tuple[None, Array, None]:
+        peak, constant, linear, share = rows
         distance = jnp.where(logits == peak, 0.0, jnp.maximum(logits - peak, -FAR))
         gradient = jnp.exp(distance) * (constant + linear * distance)
         gradient += jnp.where(logits == peak, share, 0.0)
-        return None, jnp.where(jnp.isfinite(peak), gradient, 0.0), None
+        return None, jnp.where(_is_finite(peak), gradient, 0.0), None
 
     rows = (maximum, constant, linear, to_maximum / jnp.maximum(ties, 1.0))
-    return (tiles.backward(problem, rows, None, weigh)[0],)
+    return (sweeps.backward(problem, rows, None, weigh)[0],)
 
 
 def _ties(problem: Problem, maximum: Array) -> Array:
@@ -151,12 +159,16 @@ _measure.defvjp(_measure_forward, _measure_backward)
 # Sums at a temperature.
 
 
-@jax.custom_vjp
-def _temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _temper(sweeps: Sweeps, problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
+    return sweeps.temper(problem, beta, maximum)
+
+
+def _tempered(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
     def step(
         state: tuple[Array, ...], logits: Array, rows: tuple[Array, ...], value: None
     ) -> tuple[Array, ...]:
-        weights, distance = _weights(logits, *rows)
+        weights, distance = weighed(logits, *(row[..., None] for row in rows))
         sums = (weights, weights * distance, weights * distance * distance)
         return tuple(a + b.sum(-1) for a, b in zip(state, sums, strict=True))
 
@@ -166,24 +178,26 @@ def _temper(problem: Problem, beta: Array, maximum: Array) -> tuple[Array, ...]:
     return rows
 
 
-def _temper_forward(problem: Problem, beta: Array, maximum: Array) -> tuple[Any, Any]:
-    return _temper(problem, beta, maximum), (problem, beta, maximum)
+def _temper_forward(
+    sweeps: Sweeps, problem: Problem, beta: Array, maximum: Array
+) -> tuple[Any, Any]:
+    return sweeps.temper(problem, beta, maximum), (problem, beta, maximum)
 
 
-def _temper_backward(kept: Any, given: Any) -> tuple[Problem, Array, None]:
+def _temper_backward(sweeps: Sweeps, kept: Any, given: Any) -> tuple[Problem, Array, None]:
     problem, beta, maximum = kept
     by_mass, by_moment, _ = given
 
-    def weigh(logits: Array, rows: tuple[Array, ...], *_: None) -> tuple[None, Array, Array]:
+    def weigh(logits: Array, rows: tuple[Array, ...], _: None) -> tuple[None, Array, Array]:
         beta, peak, by_mass, by_moment = rows
-        weights, distance = _weights(logits, beta, peak)
-        through = by_mass[..., None] + by_moment[..., None] * distance
-        gradient = weights * (beta[..., None] * through + by_moment[..., None])
-        gradient = jnp.where(jnp.isfinite(peak)[..., None], gradient, 0.0)
-        return None, gradient, (weights * distance * through).sum(-1)
+        weights, distance = weighed(logits, beta, peak)
+        through = by_mass + by_moment * distance
+        gradient = weights * (beta * through + by_moment)
+        gradient = jnp.where(_is_finite(peak), gradient, 0.0)
+        return None, gradient, weights * distance * through
 
     rows = (beta, maximum, by_mass, by_moment)
-    gradients, by_beta = tiles.backward(problem, rows, None, weigh)
+    gradients, by_beta = sweeps.backward(problem, rows, None, weigh)
     return gradients, by_beta, None
 
 
@@ -195,80 +209,87 @@ _temper.defvjp(_temper_forward, _temper_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    mixed: Mixed, problem: Problem, beta: Array, maximum: Array | None
+    sweeps: Sweeps, problem: Problem, beta: Array, maximum: Array | None
 ) -> tuple[Array, ...]:
-    output, maximum, mass = mixed(problem, beta, maximum)
+    output, peak, mass = sweeps.mix(problem, beta, maximum)
     assert problem.value is not None
     odd = ~jnp.isfinite(problem.value).all()
-    given = (problem, beta, maximum, output)
+    given = (problem, beta, peak, output)
     output = lax.cond(odd, _with_odd_values, lambda *given: given[-1], *given)
-    return output, maximum, mass
+    return output, peak, mass
 
 
-def _mix(
-    problem: Problem, beta: Array, maximum: Array | None, seen: bool = False
-) -> tuple[Array, Array, Array]:
-    """Output, maximum and mass; if `seen`, weights that are not zero count as 1."""
-
+def _mix(problem: Problem, beta: Array, maximum: Array | None) -> tuple[Array, Array, Array]:
     def known(state: Any, logits: Array, rows: tuple[Array, ...], value: Array) -> Any:
         peak, mass, mixed = state
-        weights, _ = _weights(logits, *rows)
-        if seen:
-            weights = (weights != 0).astype(weights.dtype)
-        return peak, mass + weights.sum(-1), mixed + tiles.mix(weights, value)
+        weights, _ = weighed(logits, *(row[..., None] for row in rows))
+        return peak, mass + weights.sum(-1), mixed + tiles.mix(weights, tiles.finite(value))
 
     def online(state: Any, logits: Array, rows: tuple[Array, ...], value: Array) -> Any:
         peak, mass, mixed = state
         higher = jnp.maximum(peak, logits.max(-1))
         decay = decayed(rows[0], peak, higher)
-        weights, _ = _weights(logits, rows[0], higher)
+        weights, _ = weighed(logits, rows[0][..., None], higher[..., None])
         mass = decay * mass + weights.sum(-1)
-        return higher, mass, decay[..., None] * mixed + tiles.mix(weights, value)
+        return higher, mass, decay[..., None] * mixed + tiles.mix(weights, tiles.finite(value))
 
     def finish(state: Any, rows: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
         peak, mass, mixed = state
         peak = peak if maximum is None else rows[1]
         mass = jnp.where(peak == -jnp.inf, 0.0, mass)
-        scale = 1.0 if seen else 1.0 / jnp.where(mass == 0, 1.0, mass)[..., None]
+        scale = 1.0 / jnp.where(mass == 0, 1.0, mass)[..., None]
         return (peak, mass), jnp.where((mass == 0)[..., None], 0.0, mixed * scale)
 
     rows = (beta,) if maximum is None else (beta, maximum)
     step = online if maximum is None else known
-    (peak, mass), output = tiles.forward(problem, rows, (-jnp.inf, 0.0, tiles.MIXED), step, finish)
+    start = (-jnp.inf, 0.0, tiles.Mixed())
+    (peak, mass), output = tiles.forward(problem, rows, start, step, finish)
     return output, peak, mass
 
 
-def _weights(logits: Array, beta: Array, maximum: Array) -> tuple[Array, Array]:
-    """exp(beta d) and d = e - maximum, which is bounded; the maximum is not below any logit."""
-    peak, beta = maximum[..., None], beta[..., None]
-    distance = jnp.where(logits == peak, 0.0, logits - peak)
-    hard = jnp.isinf(beta)
+def weighed(logits: Array, beta: Array, maximum: Array) -> tuple[Array, Array]:
+    """exp(beta d) and d = e - maximum, which is bounded; the maximum is not below any logit.
+
+    Also inside of kernels: all arrays broadcast.
+    """
+    distance = jnp.where(logits == maximum, 0.0, logits - maximum)
+    hard = beta == jnp.inf
     soft = jnp.where(hard, 1.0, beta) * distance
     exponent = jnp.where(hard & (distance < 0), -jnp.inf, soft)
     return jnp.exp(exponent), jnp.maximum(distance, -FAR)
 
 
+def _is_finite(array: Array) -> Array:
+    """As `isfinite`, which kernels lack."""
+    return jnp.abs(array) < jnp.inf
+
+
 def _with_odd_values(problem: Problem, beta: Array, maximum: Array, output: Array) -> Array:
     """The output if values are infinite or NaN: those with a weight come through."""
-    value = problem.value
-    assert value is not None
-    kinds = [jnp.isnan(value), value == jnp.inf, value == -jnp.inf]
-    marks = jnp.concatenate(kinds, -1).astype(problem.statistics_dtype)
-    found, _, _ = _mix(tiles.with_value(problem, marks), beta, maximum, seen=True)
-    undefined, above, below = jnp.split(found > 0, 3, axis=-1)
-    undefined |= jnp.isnan(output)
-    output = jnp.where(above, jnp.inf, jnp.where(below, -jnp.inf, output))
-    return jnp.where(undefined | (above & below), jnp.nan, output)
+
+    def step(state: Array, logits: Array, rows: tuple[Array, ...], value: Array) -> Array:
+        weights, _ = weighed(logits, *(row[..., None] for row in rows))
+        seen = jnp.where(logits == -jnp.inf, 0.0, weights != 0).astype(weights.dtype)
+        kinds = jnp.concatenate([jnp.isnan(value), value == jnp.inf, value == -jnp.inf], -1)
+        return state + tiles.mix(seen, kinds.astype(seen.dtype))
+
+    def finish(state: Array, rows: tuple[Array, ...]) -> tuple[tuple[Array, ...], Array]:
+        undefined, above, below = jnp.split(state > 0, 3, axis=-1)
+        found = jnp.where(above, jnp.inf, jnp.where(below, -jnp.inf, 0.0))
+        return (), jnp.where(undefined | (above & below), jnp.nan, found)
+
+    _, odd = tiles.forward(problem, (beta, maximum), tiles.Mixed(3), step, finish)
+    return jnp.where((odd == 0) | jnp.isnan(output), output, odd)
 
 
 def _attend_forward(
-    mixed: Mixed, problem: Problem, beta: Array, maximum: Array | None
+    sweeps: Sweeps, problem: Problem, beta: Array, maximum: Array | None
 ) -> tuple[Any, Any]:
-    output, peak, mass = _attend(mixed, problem, beta, maximum)
+    output, peak, mass = _attend(sweeps, problem, beta, maximum)
     return (output, peak, mass), (problem, beta, peak, mass, output)
 
 
-def _attend_backward(_: Mixed, kept: Any, given: Any) -> tuple[Problem, Array, None]:
+def _attend_backward(sweeps: Sweeps, kept: Any, given: Any) -> tuple[Problem, Array, None]:
     problem, beta, maximum, mass, output = kept
     by_output, _, by_mass = given
     # An output that is infinite or NaN has no derivative.
@@ -281,20 +302,21 @@ def _attend_backward(_: Mixed, kept: Any, given: Any) -> tuple[Problem, Array, N
     )
 
     def weigh(
-        logits: Array, rows: tuple[Array, ...], by_output: Array, value: Array
+        logits: Array, rows: tuple[Array, ...], by_weight: Array
     ) -> tuple[Array, Array, Array]:
         beta, peak, mass, drift = rows
-        weights, distance = _weights(logits, beta, peak)
-        weights = weights * jnp.where(mass == 0, 0.0, 1.0 / mass)[..., None]
-        through = weights * (tiles.product(by_output, value) - drift[..., None])
-        held = jnp.isinf(beta) | ~jnp.isfinite(peak)
-        slope = jnp.where(held, 0.0, beta)[..., None]
-        by_beta = jnp.where(held, 0.0, (through * distance).sum(-1))
-        return weights, slope * through, by_beta
+        weights, distance = weighed(logits, beta, peak)
+        weights = weights * jnp.where(mass == 0, 0.0, 1.0 / mass)
+        through = weights * (by_weight - drift)
+        held = (beta == jnp.inf) | ~_is_finite(peak)
+        slope = jnp.where(held, 0.0, beta)
+        return weights, slope * through, jnp.where(held, 0.0, through * distance)
 
     rows = (beta, maximum, mass, drift - by_mass * mass)
-    gradients, by_beta = tiles.backward(problem, rows, by_output, weigh)
+    gradients, by_beta = sweeps.backward(problem, rows, by_output, weigh)
     return gradients, by_beta, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
+
+TILES = Sweeps(_measured, _tempered, _mix, tiles.backward)
