@@ -1,66 +1,139 @@
-"""Time how fast the explorer reacts, in headless Chromium.
+"""Time how fast the explorer reacts, in headless Chromium, on a desktop and as on a phone.
 
-    python scripts/time_explorer.py [WIDTH]
+    python scripts/time_explorer.py [DIAGNOSIS]
 
-One reaction is all that follows a change: the numbers of nine rules at n and at 37 lengths, charts,
-tables and layout; painting is not part of it. "length" moves n alone, "shape" the spread as well,
-after which every length has to be computed anew.
+One reaction is what follows a change at once: the numbers of the rules at n and at 37 lengths, the
+charts and tables that are on the screen, and layout; painting is not part of it. "length" moves n
+alone, "shape" the spread as well, after which every length has to be computed anew. "settled" is
+the same for the whole page, which follows when no setting has changed for a quarter of a second.
+The phone has a screen of 390 by 844 points, and Chromium slows its processor down by a factor of
+four.
 """
 
 from __future__ import annotations
 
-import html
 import json
-import re
+import os
+import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from sharpmax.report.explorer import explorer_html
+from sharpmax.report.explorer import write_explorer
 
 CHANGES = 60
 LENGTHS = (16_384, 1_048_576)
+DEVICES = {"desktop": (1300, 1000, False, 1), "phone": (390, 844, True, 4)}
 CODE = """
 const times = {};
-for (const n of %s) for (const kind of ["length", "shape"]) {
+for (const n of %s) for (const kind of ["length", "shape", "settled"]) {
   times[`${kind} ${n}`] = Array.from({ length: %d }, (_, k) => {
     state.row.n = n - k;
-    if (kind === "shape") state.row.spread = 5 + k / 10;
+    if (kind !== "length") state.row.spread = 5 + k / 10;
     const begin = performance.now();
-    update();
+    update(kind === "settled" ? EVERYWHERE : onScreen);
     document.body.getBoundingClientRect();
     return performance.now() - begin;
   });
 }
-document.body.append(element("pre", { id: "times" }, JSON.stringify(times)));
+return times;
 """
+# The page has started, and has been told which sections are on the screen.
+READY = """(async () => {
+  while (!window.timed?.ready()) await new Promise(requestAnimationFrame);
+})()"""
 
 
-def main(width: str = "1300") -> None:
-    """Print the median and the largest time of each kind of change."""
-    names = ("chromium", "chromium-browser", "chrome")
-    chromium = next(filter(None, map(shutil.which, names)), None)
-    if chromium is None:
-        sys.exit("expected Chromium on this machine, found none: apt-get install chromium")
-    head, module = explorer_html().rsplit("start();\n</script>", 1)
-    code = CODE % (json.dumps(LENGTHS), CHANGES)
-    with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "page.html"
-        page.write_text(f"{head}start();\n{code}</script>{module}", encoding="utf-8")
-        command = [
-            chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
-            f"--user-data-dir={folder}/profile", f"--window-size={width},1000", page.as_uri(),
+class Browser:
+    """A headless Chromium, spoken to through two pipes."""
+
+    def __init__(self, profile: str) -> None:
+        names = ("chromium", "chromium-browser", "chrome")
+        chromium = next(filter(None, map(shutil.which, names)), None)
+        if chromium is None:
+            sys.exit("expected Chromium on this machine, found none: apt-get install chromium")
+        words = [
+            chromium, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe",
+            "--no-first-run", "--disable-background-networking", f"--user-data-dir={profile}",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r'<pre id="times">(.*?)</pre>', done.stdout)
-    assert found is not None, "the page did not run"
-    for name, times in json.loads(html.unescape(found[1])).items():
-        kind, n = name.split()
-        middle, most = statistics.median(times), max(times)
-        print(f"n = {int(n):9,}  {kind}  median {middle:5.1f} ms  largest {most:5.1f} ms")  # noqa: T201
+        read, self._write = os.pipe()
+        self._read, write = os.pipe()
+        command = f"exec {shlex.join(words)} 3<&{read} 4>&{write}"
+        self.process = subprocess.Popen(
+            ["bash", "-c", command], pass_fds=(read, write), stderr=subprocess.DEVNULL
+        )
+        os.close(read)
+        os.close(write)
+        self._answers = os.fdopen(self._read, "rb")
+        self._number, self._session = 0, ""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """Call a method of the protocol, and return its result."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = json.loads(self._next())
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    sys.exit(f"{method}: {answer['error']['message']}")
+                return answer["result"]
+
+    def _next(self) -> bytes:
+        found = bytearray()
+        while (byte := self._answers.read(1)) != b"\0":
+            if not byte:
+                sys.exit("Chromium ended")
+            found += byte
+        return bytes(found)
+
+
+def times(page: Path, device: str, profile: str) -> dict[str, list[float]]:
+    """Return the milliseconds of every reaction, by kind of change and n."""
+    width, height, mobile, slower = DEVICES[device]
+    browser = Browser(profile)
+    browser.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=height, deviceScaleFactor=3 if mobile else 1, mobile=mobile,
+    )  # fmt: skip
+    browser.call("Emulation.setCPUThrottlingRate", rate=slower)
+    browser.call("Page.navigate", url=page.as_uri())
+    browser.call("Runtime.evaluate", expression=READY, awaitPromise=True)
+    found = browser.call("Runtime.evaluate", expression="timed()", returnByValue=True)
+    browser.call("Browser.close")
+    browser.process.wait(30)
+    return found["result"]["value"]  # type: ignore[no-any-return]
+
+
+def main(diagnosis: str | None = None) -> None:
+    """Print the median and the largest time of each kind of change."""
+    given = None
+    if diagnosis is not None:
+        from sharpmax.models import Diagnosis
+
+        given = Diagnosis.load(diagnosis)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        page = write_explorer(Path(folder) / "page.html", given)
+        code = CODE % (json.dumps(LENGTHS), CHANGES)
+        head, tail = page.read_text(encoding="utf-8").rsplit("start();\n</script>", 1)
+        head += f"start();\nwindow.timed = () => {{{code}}};\n"
+        head += "window.timed.ready = () => onScreen.size > 0;\n</script>"
+        page.write_text(head + tail, encoding="utf-8")
+        for device in DEVICES:
+            for name, taken in times(page, device, f"{folder}/{device}").items():
+                kind, n = name.split()
+                middle, most = statistics.median(taken), max(taken)
+                line = f"median {middle:5.1f} ms  largest {most:5.1f} ms"
+                print(f"{device:7}  n = {int(n):9,}  {kind:7}  {line}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -235,7 +235,8 @@ def test_page_in_a_browser(tmp_path: Path, diagnosis: Diagnosis) -> None:
     dom = _dom(path, "#n=1048576&spread=5&rule=EntropyTarget&target=1.5&theme=dark")
     assert 'data-theme="dark"' in dom
     assert "At 1,048,576 items, plain softmax" in dom
-    assert "policy = sharpmax.policies.EntropyTarget(target=1.5, limit=1000000)" in dom
+    written = "policy = sharpmax.policies.<wbr>EntropyTarget(target=1.5, limit=1000000)"
+    assert written in dom
     assert "<dd>13.213 → 1.500" in dom
     assert dom.count('role="gridcell"') == len(diagnosis.heads)
     assert dom.count('class="example"') == 3

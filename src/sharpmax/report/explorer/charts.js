@@ -67,28 +67,108 @@ function scale({ low, high, log }, from, to) {
   return (x) => from + ((map(x) - a) / (b - a || 1)) * (to - from);
 }
 
+// Widths of the charts, read before anything is written: each reading after that costs a layout.
+const widths = new Map();
+export function measure() {
+  widths.clear();
+  for (const place of document.querySelectorAll(".chart")) widths.set(place, place.clientWidth);
+}
+
+// Axes are kept while they stay the same: their texts cost more than the curves.
+const drawn = new WeakMap();
+
 // Draw a chart into a place on the page.
 //
 // `x` and `y` are {low, high, log, title, ticks, name}; curves are {points, colour, dash, chosen,
 // label}; bands are {points: [x, low, high]}; marks are {x, y, colour}; lines cross the whole chart
 // at an x or y.
 export function draw(place, chart) {
-  const width = Math.max(place.clientWidth, 240);
-  const height = chart.height ?? Math.round(Math.min(Math.max(width * 0.62, 190), 300));
+  const width = Math.max(widths.get(place) ?? place.clientWidth, 240);
+  const [ratio, least, most] = chart.shape ?? [0.62, 190, 300];
+  const height = Math.round(Math.min(Math.max(width * ratio, least), most));
   const labelled = width > 560 && chart.curves.some((curve) => curve.label);
   const edge = { left: 48, right: labelled ? 128 : 14, top: 10, bottom: 36 };
   const { x, y } = chart;
   const across = scale(x, edge.left, width - edge.right);
   const up = scale(y, height - edge.bottom, edge.top);
   const inside = (value) => Math.min(Math.max(value, y.low), y.high);
-  const svg = element("svg", {
-    viewBox: `0 0 ${width} ${height}`,
-    width,
-    height,
-    role: "img",
-    "aria-label": chart.alt,
-  });
+  const key = JSON.stringify([width, height, labelled, x, y]);
+  const before = drawn.get(place);
+  const kept = before?.key === key;
+  const front = element("g");
+  const svg = kept ? before.svg
+    : element("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
+  svg.setAttribute("aria-label", chart.alt);
+  if (kept) before.front.replaceWith(front);
+  else drawAxes(svg, { chart, width, height, edge, across, up });
 
+  const path = (points) =>
+    points.map(([a, b], i) => `${i ? "L" : "M"}${across(a).toFixed(1)} ${up(inside(b)).toFixed(1)}`)
+      .join("");
+  for (const band of chart.bands ?? []) {
+    const there = band.points.map(([a, low]) => [a, low]);
+    const back = band.points.map(([a, , high]) => [a, high]).reverse();
+    const fill = band.colour ? `fill: ${band.colour}` : null;
+    front.append(element("path", {
+      class: "band", d: `${path(there)}${path(back).replace("M", "L")}Z`, style: fill,
+    }));
+    if (band.outlined) {
+      front.append(
+        element("path", { class: "bound", d: path(there) }),
+        element("path", { class: "bound", d: path(back) }),
+      );
+    }
+  }
+  for (const line of chart.lines ?? []) {
+    const place = "x" in line
+      ? { x1: across(line.x), x2: across(line.x), y1: edge.top, y2: height - edge.bottom }
+      : { x1: edge.left, x2: width - edge.right, y1: up(line.y), y2: up(line.y) };
+    front.append(element("line", { class: line.kind, ...place }));
+  }
+  for (const curve of chart.curves) {
+    front.append(element("path", {
+      class: `curve${curve.chosen ? " chosen" : ""}`,
+      d: path(curve.points),
+      style: `stroke: ${curve.colour}`,
+      "stroke-dasharray": curve.dash ?? null,
+    }));
+    if (curve.dots) {
+      for (const [a, b] of curve.points) {
+        front.append(element("circle", {
+          cx: across(a), cy: up(inside(b)), r: 3, style: `fill: ${curve.colour}`,
+        }));
+      }
+    }
+  }
+  for (const mark of chart.marks ?? []) {
+    front.append(element("circle", {
+      cx: across(mark.x), cy: up(inside(mark.y)), r: mark.large ? 6 : 4,
+      style: `fill: ${mark.colour}; stroke: var(--panel); stroke-width: 2`,
+    }));
+  }
+  for (const note of chart.notes ?? []) {
+    const { x: at, y: high, text, anchor = "start" } = note;
+    front.append(element("text", {
+      class: "halo", x: across(at) + (note.right ?? 0), y: up(inside(high)) + (note.down ?? 0),
+      "text-anchor": anchor,
+    }, text));
+  }
+  if (labelled) placeLabels(front, chart.curves, (v) => up(inside(v)), width - edge.right + 8, {
+    top: edge.top, bottom: height - edge.bottom,
+  });
+  const named = labelled ? [] : chart.curves.filter((curve) => curve.label);
+  const legend = element("div", { class: "legend" }, ...named.map((curve) =>
+    element("span", {}, swatch(curve.colour, curve.dash), curve.label)));
+  drawn.set(place, { key, svg, front });
+  if (kept) {
+    place.lastChild.replaceWith(legend);
+    return;
+  }
+  svg.append(front);
+  place.replaceChildren(svg, legend);
+}
+
+function drawAxes(svg, { chart: { x, y }, width, height, edge, across, up }) {
   const rows = y.ticks ?? (y.log ? decades(y.low, y.high) : evenly(y.low, y.high));
   for (const tick of rows) {
     const at = up(tick);
@@ -112,62 +192,12 @@ export function draw(place, chart) {
   });
   const middle = (edge.left + width - edge.right) / 2;
   svg.append(element("text", { x: middle, y: height - 3, "text-anchor": "middle" }, x.title));
+}
 
-  const path = (points) =>
-    points.map(([a, b], i) => `${i ? "L" : "M"}${across(a).toFixed(1)} ${up(inside(b)).toFixed(1)}`)
-      .join("");
-  for (const band of chart.bands ?? []) {
-    const there = band.points.map(([a, low]) => [a, low]);
-    const back = band.points.map(([a, , high]) => [a, high]).reverse();
-    const fill = band.colour ? `fill: ${band.colour}` : null;
-    svg.append(element("path", {
-      class: "band", d: `${path(there)}${path(back).replace("M", "L")}Z`, style: fill,
-    }));
-    if (band.outlined) {
-      svg.append(
-        element("path", { class: "bound", d: path(there) }),
-        element("path", { class: "bound", d: path(back) }),
-      );
-    }
-  }
-  for (const line of chart.lines ?? []) {
-    const place = "x" in line
-      ? { x1: across(line.x), x2: across(line.x), y1: edge.top, y2: height - edge.bottom }
-      : { x1: edge.left, x2: width - edge.right, y1: up(line.y), y2: up(line.y) };
-    svg.append(element("line", { class: line.kind, ...place }));
-  }
-  for (const curve of chart.curves) {
-    svg.append(element("path", {
-      class: `curve${curve.chosen ? " chosen" : ""}`,
-      d: path(curve.points),
-      style: `stroke: ${curve.colour}`,
-      "stroke-dasharray": curve.dash ?? null,
-    }));
-    if (curve.dots) {
-      for (const [a, b] of curve.points) {
-        svg.append(element("circle", {
-          cx: across(a), cy: up(inside(b)), r: 3, style: `fill: ${curve.colour}`,
-        }));
-      }
-    }
-  }
-  for (const mark of chart.marks ?? []) {
-    svg.append(element("circle", {
-      cx: across(mark.x), cy: up(inside(mark.y)), r: mark.large ? 6 : 4,
-      style: `fill: ${mark.colour}; stroke: var(--panel); stroke-width: 2`,
-    }));
-  }
-  for (const note of chart.notes ?? []) {
-    const { x: at, y: high, text, anchor = "start" } = note;
-    svg.append(element("text", {
-      class: "halo", x: across(at) + (note.right ?? 0), y: up(inside(high)) + (note.down ?? 0),
-      "text-anchor": anchor,
-    }, text));
-  }
-  if (labelled) placeLabels(svg, chart.curves, (v) => up(inside(v)), width - edge.right + 8, {
-    top: edge.top, bottom: height - edge.bottom,
-  });
-  place.replaceChildren(svg);
+// A piece of a curve beside its name.
+export function swatch(colour, dash = "") {
+  const kind = dash.startsWith("2") ? "dotted" : dash ? "dashed" : "";
+  return element("span", { class: `swatch ${kind}`, style: `color: ${colour}` });
 }
 
 // Write the names of curves beside their ends, moved apart where they would overlap.

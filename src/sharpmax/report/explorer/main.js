@@ -1,5 +1,5 @@
 // The page: its controls, and what happens when one of them changes.
-import { element, short, whole } from "./charts.js";
+import { element, measure, short, whole } from "./charts.js";
 import { showHeads } from "./heads.js";
 import { POLICIES, firstBelow, makeRow, respond, temper } from "./mathematics.js";
 import { drawDetails, drawLargest, writeNumbers, writeRules, writeShares } from "./results.js";
@@ -156,17 +156,30 @@ function sweep(rule, parameters) {
 }
 
 let waiting = false;
+let settled = 0;
 function schedule() {
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
-    update();
+    update(onScreen);
+    clearTimeout(settled);
+    settled = setTimeout(update, 250);
   });
 }
 
-// Compute everything and draw it.
-function update() {
+// The sections that are on the screen. While a slider moves, only these follow.
+const onScreen = new Set();
+const watcher = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (isIntersecting) onScreen.add(target.className);
+    else onScreen.delete(target.className);
+  }
+});
+const EVERYWHERE = new Set(["result", "rules", "more", "heads"]);
+
+// Compute and draw what the sections show.
+function update(sections = EVERYWHERE) {
   const begin = performance.now();
   const chosen = parametersOf(state.rule);
   find("error").textContent = chosen.message ?? "";
@@ -180,17 +193,20 @@ function update() {
   const plain = at(1);
   const rules = Object.keys(POLICIES).flatMap((rule) => {
     const { values } = parametersOf(rule);
-    if (!values) return [];
+    if (!values || !(sections.has("rules") || state.shown.has(rule))) return [];
     return [{ rule, now: respond(rule, values, row.n, at, plain), ...sweep(rule, values) }];
   });
   const active = rules.find(({ rule }) => rule === state.rule);
   const computed = performance.now();
+  measure();
   writeNumbers(row, plain, active, chosen.values);
-  drawLargest(row, rules);
-  writeRules(rules);
-  writeShares(row, plain, active.now);
-  drawDetails(row, plain, rules, active);
-  window.refreshHead?.(state.rule, chosen.values);
+  if (sections.has("result")) drawLargest(row, rules);
+  if (sections.has("rules")) writeRules(rules);
+  if (sections.has("more")) {
+    writeShares(row, plain, active.now);
+    drawDetails(row, plain, rules, active);
+  }
+  if (sections.has("heads")) window.refreshHead?.(state.rule, chosen.values);
   writeAddress();
   find("time").textContent =
     `Updated in ${(performance.now() - begin).toFixed(1)} ms, of which `
@@ -210,6 +226,7 @@ function start() {
     }
   });
   addEventListener("resize", schedule);
+  for (const section of document.querySelectorAll("main > section")) watcher.observe(section);
   addEventListener("message", ({ data }) => {
     // The site that embeds this page tells it which theme it has.
     if (data === "light" || data === "dark") document.documentElement.dataset.theme = data;

@@ -19,16 +19,37 @@ export function makeRow({ n, spread, crowding, ties, gap }) {
   const competitors = Math.min(ties, n - 1);
   const background = n - 1 - competitors;
   const near = Math.min(gap, spread);
-  const gaps = [0];
+  const { places, counts } = groups(background, crowding);
+  const gaps = places.map((place) => -spread * place);
+  // The competitors come last; without them, their group is empty.
+  gaps[gaps.length - 1] = -near;
+  const counted = counts.slice();
+  counted[counted.length - 1] = competitors;
+  return {
+    n,
+    competitors,
+    background,
+    near,
+    crowding,
+    spread: background ? spread : competitors ? near : 0,
+    gaps,
+    counts: counted,
+  };
+}
+
+// Groups of the largest logit and the background at a spread of 1, and an empty one at the end. Kept
+// for the lengths of a chart: the spread changes more often than they do.
+const grouped = new Map();
+function groups(background, crowding) {
+  const key = `${background} ${crowding}`;
+  const before = grouped.get(key);
+  if (before) return before;
+  const places = [0];
   const counts = [1];
   const add = (place, count) => {
-    gaps.push(-spread * Math.pow(place / background, crowding));
+    places.push(Math.pow(place / background, crowding));
     counts.push(count);
   };
-  if (competitors) {
-    gaps.push(-near);
-    counts.push(competitors);
-  }
   const direct = background <= 2 * DIRECT ? background : DIRECT;
   for (let j = 1; j <= direct; j++) add(j, 1);
   if (direct < background) {
@@ -48,16 +69,12 @@ export function makeRow({ n, spread, crowding, ties, gap }) {
     add(direct + 1, 1 / 24);
     add(direct, -1 / 24);
   }
-  return {
-    n,
-    competitors,
-    background,
-    near,
-    crowding,
-    spread: background ? spread : competitors ? near : 0,
-    gaps: Float64Array.from(gaps),
-    counts: Float64Array.from(counts),
-  };
+  places.push(0);
+  counts.push(0);
+  const made = { places: Float64Array.from(places), counts: Float64Array.from(counts) };
+  if (grouped.size >= 256) grouped.clear();
+  grouped.set(key, made);
+  return made;
 }
 
 // Mass, entropy in nats and variance of the logits at an inverse temperature.
@@ -235,34 +252,26 @@ function monotone({ entropies, inverse_temperatures: betas, outside }, { entropy
   return Math.exp(Math.max(logarithm, 0));
 }
 
-// Bisection and Newton's method in log(beta), step by step as in the library.
+// Newton's method in log(beta). It halves the bracket where a step leaves it or gains too little.
 function solveTarget({ target, limit }, { entropy, at }) {
   if (!(entropy > target)) return 1;
-  const STEPS = 32;
-  let lower = 0;
-  let upper = Math.log(limit);
-  let position = Math.min(Math.max(entropy - target, lower), upper);
-  const look = (beta) => {
-    const tempered = at(beta);
-    const slope = Math.max(beta * tempered.variance, Math.sqrt(1.2e-38));
-    return [tempered.entropy - target, slope];
-  };
-  for (let step = 0; step < STEPS; step++) {
+  if (at(limit).entropy >= target) return limit;
+  let [lower, upper, before] = [0, Math.log(limit), Infinity];
+  let position = Math.min(entropy - target, upper);
+  for (let step = 0; step < 64 && upper - lower > 1e-14; step++) {
     const beta = Math.exp(position);
-    const [excess, slope] = look(beta);
+    const tempered = at(beta);
+    const excess = tempered.entropy - target;
     if (excess > 0) lower = position;
     else upper = position;
-    const middle = (lower + upper) / 2;
-    const newton = position + excess / (slope * beta);
-    const halve = (step % 2 === 0 && step < STEPS - 4) || !(newton >= lower && newton <= upper);
-    const next = halve ? middle : newton;
-    // Further steps cannot move it: the library takes them, since its rows are solved together.
-    if (next === position && step > STEPS / 2) break;
+    const newton = position + excess / (beta * beta * tempered.variance);
+    const halve = Math.abs(excess) > before / 2 || !(newton > lower && newton < upper);
+    const next = halve ? (lower + upper) / 2 : newton;
+    if (Math.abs(excess) < 1e-13 || next === position) break;
+    before = Math.abs(excess);
     position = next;
   }
-  const beta = Math.exp(position);
-  const [excess, slope] = look(beta);
-  return Math.min(Math.max(beta + excess / slope, 1), limit);
+  return Math.min(Math.max(Math.exp(position), 1), limit);
 }
 
 // What a policy makes of a row: beta, and the entropy, mass and largest weight at it.

@@ -1,5 +1,5 @@
 // What the rules make of the row, in numbers, charts and tables.
-import { draw, element, items, percent, short, whole } from "./charts.js";
+import { draw, element, items, percent, short, swatch, whole } from "./charts.js";
 import { POLICIES, bounds, criticalLength, gapOfRank } from "./mathematics.js";
 import { LENGTHS, LONGEST, SHORTEST, find, state } from "./settings.js";
 
@@ -45,7 +45,9 @@ export function writeNumbers(row, plain, { now, rule }, values) {
       : value === null ? "None" : typeof value === "string" ? `"${value}"` : value;
     return `${name}=${text}`;
   });
-  find("python").textContent = `policy = sharpmax.policies.${rule}(${written.join(", ")})`;
+  find("python").replaceChildren(
+    "policy = sharpmax.policies.", element("wbr"), `${rule}(${written.join(", ")})`,
+  );
 }
 
 const lengthAxis = {
@@ -79,7 +81,7 @@ export function drawLargest(row, rules) {
   }));
   draw(find("chart-largest"), {
     alt: find("sentence").textContent,
-    height: Math.round(Math.min(Math.max(find("chart-largest").clientWidth * 0.5, 250), 400)),
+    shape: [0.5, 250, 400],
     x: lengthAxis,
     y: { low, high: 1, log: true },
     bands: [{ points: lemma, outlined: true }],
@@ -103,17 +105,14 @@ export function writeRules(rules) {
     const end = stop === null ? "beyond 1M" : stop <= SHORTEST ? "from the start"
       : `n = ${whole(stop)}`;
     return element("tr", { class: rule === state.rule ? "chosen" : null },
-      element("td", {},
+      element("td", {}, element("div", { class: "rule" },
         element("input", {
           type: "checkbox", "aria-label": `Show ${label} in the charts`,
           checked: state.shown.has(rule) ? "" : null, "data-rule": rule,
         }),
-        element("span", {
-          class: `swatch ${DASHES[rule] ? (rule === "Hard" ? "dotted" : "dashed") : ""}`,
-          style: `color: ${colour(rule)}`,
-        }),
+        swatch(colour(rule), DASHES[rule]),
         element("button", { type: "button", "data-choose": rule,
-          "aria-pressed": String(rule === state.rule) }, label)),
+          "aria-pressed": String(rule === state.rule) }, label))),
       element("td", {}, short(now.beta)),
       element("td", { class: "optional" }, now.entropy.toFixed(2)),
       element("td", {}, percent(now.largest)),

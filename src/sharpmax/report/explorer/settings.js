@@ -91,7 +91,14 @@ export function readAddress() {
   document.documentElement.dataset.theme = theme === "dark" ? "dark" : "light";
 }
 
+// Browsers limit how often it may change, and each change takes time: once after the last of many.
+let soon = 0;
 export function writeAddress() {
+  clearTimeout(soon);
+  soon = setTimeout(writeAddressNow, 250);
+}
+
+function writeAddressNow() {
   const values = new URLSearchParams({
     ...state.row, epsilon: state.epsilon, rule: state.rule,
     ...Object.fromEntries(Object.entries(state.raw[state.rule])
@@ -100,5 +107,5 @@ export function writeAddress() {
   });
   try {
     history.replaceState(null, "", `#${values}`);
-  } catch { /* Some browsers limit how often, or refuse it for files: the page works without. */ }
+  } catch { /* Some browsers refuse it for files: the page works without. */ }
 }
