@@ -41,6 +41,8 @@ _LINK = re.compile(
     r"(?P<text>!?\[(?:[^\[\]]|\n)*\])\((?!https?:|#)(?P<file>[^)#\s]+)(?P<anchor>#[^)]*)?\)"
 )
 
+_OPTION = re.compile(r"(?<![\w`-])--[a-z][a-z-]*(?!`)")
+
 
 def collect() -> None:
     """Write all sources of the site, new."""
@@ -98,7 +100,8 @@ def command_line() -> str:
         words = " ".join(p.name.upper() if p.required else f"[{p.name.upper()}]" for p in arguments)
         parts += [f"## sharpmax {name}\n", "```console"]
         parts += [f"$ sharpmax {name} {words} [OPTIONS]".replace("  ", " "), "```\n"]
-        parts += [f"{' '.join(part.split())}\n" for part in (command.help or "").split("\n\n")]
+        texts = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
+        parts += [_OPTION.sub(r"`\g<0>`", text) + "\n" for text in texts]
         parts += ["| argument or option | meaning | default |", "|---|---|---|"]
         for parameter in (*arguments, *options):
             written = " ".join((*parameter.opts, *parameter.secondary_opts))
@@ -106,8 +109,10 @@ def command_line() -> str:
             default = getattr(parameter, "show_default", None)
             if not isinstance(default, str):
                 default = parameter.default
+            if isinstance(default, bool):
+                default = f"`{parameter.opts[0]}`" if default else ""
             default = "" if default is None or callable(default) else f"{default}"
-            cells = (f"`{shown}`", parameter.help or "", default)
+            cells = (f"`{shown}`", _OPTION.sub(r"`\g<0>`", parameter.help or ""), default)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append("")
     return "\n".join(parts)
