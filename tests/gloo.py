@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = 60
+TIMEOUT = 180
 """Seconds after which a rank that waits for another gives up."""
 
 
@@ -30,12 +30,16 @@ class Pool:
     Functions and arguments are pickled, so that functions have to be importable.
     """
 
-    def __init__(self, size: int, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        size: int,
+        timeout: float = TIMEOUT,
+        modules: tuple[str, ...] = ("distributed_cases", "distributed_calls"),
+    ) -> None:
         self.size = size
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["distributed_cases", "distributed_calls"]
-        )  # PyTorch is imported once
+        # PyTorch is imported once.
+        context.set_forkserver_preload([*modules])
         self._folder = tempfile.TemporaryDirectory()
         store = str(Path(self._folder.name) / "store")
         self._connections, self.processes = [], []
@@ -57,7 +61,7 @@ class Pool:
     def results(self, ranks: list[int] | None = None) -> list[Any]:
         found, raised = [], {}
         for rank in range(self.size) if ranks is None else ranks:
-            assert self._connections[rank].poll(90), f"rank {rank} hangs"
+            assert self._connections[rank].poll(TIMEOUT + 30), f"rank {rank} hangs"
             good, value = pickle.loads(self._connections[rank].recv_bytes())
             if good:
                 found.append(value)

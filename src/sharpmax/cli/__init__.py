@@ -33,5 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     from sharpmax.cli._app import app
     from sharpmax.cli._errors import run
+    from sharpmax.cli._ranks import joined
 
-    run(app, "sharpmax", arguments)
+    with joined():
+        run(app, "sharpmax", arguments)

@@ -16,6 +16,7 @@ from sharpmax.cli import _inputs as inputs
 from sharpmax.cli import _models as shared
 from sharpmax.cli._command import command_line
 from sharpmax.cli._progress import say
+from sharpmax.cli._ranks import first
 
 
 def calibrate(
@@ -146,6 +147,7 @@ def calibrate(
     from sharpmax.models._evaluation.cells import cells_of, check_cells, default_lengths
     from sharpmax.models._evaluation.splits import check_splits, split_texts
     from sharpmax.models._evaluation.study import Study
+    from sharpmax.models._open import open_model
 
     wanted = inputs.names("--families", families, FAMILIES)
     # A family that changes no temperature is needed for comparison in any case.
@@ -156,8 +158,9 @@ def calibrate(
         none = f"none of the fitted tasks ({', '.join(fitted)})"
         say(console, f"note: the evaluation has {none}, so there will be no verdict")
     # Before the work, so that a folder that cannot be written to is found at once.
-    output.mkdir(parents=True, exist_ok=True)
-    context.with_resource(locked(output))
+    if first():
+        output.mkdir(parents=True, exist_ok=True)
+        context.with_resource(locked(output))
     loaded, tokenizer = shared.load(console, model, dtype, causal=True)
     further = asked or default_lengths(loaded)
     command = command_line(context)
@@ -168,7 +171,8 @@ def calibrate(
         text_weight=text_weight, learning_rate=learning_rate, shrink=shrink, seed=seed,
         fit_dtype=fit_dtype,
     )  # fmt: skip
-    study = Study(output, settings, command, resume=resume)
+    ranks = open_model(loaded).share
+    study = Study(output, settings, command, resume=resume, share=ranks)
     path, cells = study.evaluation_path, cells_of(compared, further)
     splits = split_texts(list(texts.values()), list(test_texts.values()))
     of_test = dict(zip(test_texts or texts, splits.test, strict=True))
@@ -181,7 +185,9 @@ def calibrate(
             **evaluating.facts_of(loaded, of_test), questions=questions, seed=seed,
             contexts=evaluate_contexts, windows=evaluate_windows,
         )  # fmt: skip
-        evaluation = evaluating.open_evaluation(path, measured, command, resume=True)
+        evaluation = ranks.once(
+            lambda: evaluating.open_evaluation(path, measured, command, resume=True)
+        )
         for family in (*wanted, *controls):
             with shared.watch_fit(console, family, "text" if of_text else "answers") as on_stage:
                 found = study.fit(family, loaded, tokenizer, splits, on_stage)
@@ -193,5 +199,6 @@ def calibrate(
                 evaluation, loaded, tokenizer, splits.test, arms, cells,
                 path=path, on_progress=on_progress,
             )  # fmt: skip
-    shared.report(console, output, evaluation)
+    if first():
+        shared.report(console, output, evaluation)
     say(console, f"Calibration: {output / 'calibration.json'}")

@@ -14,6 +14,7 @@ from sharpmax._files import RefusedError
 from sharpmax.cli._inputs import Dtype, ModelOrFunction, bad_values, numbers, read_texts, refuse
 from sharpmax.cli._models import in_one_line, is_function, load, load_function, require_models
 from sharpmax.cli._progress import Bars, say
+from sharpmax.cli._ranks import first
 
 if TYPE_CHECKING:
     from sharpmax.models import Diagnosis
@@ -122,6 +123,8 @@ def diagnose(
         given, options["lengths"] = _pieces(loaded, beside, words, asked, inputs)
     options |= {"sink": sink, "examples": examples, "tokenizer": tokenizer}
     measured = replace(_measure(console, loaded, given, **options), source=source)
+    if not first():
+        return
     with console.status("Drawing"):
         report = measured.to_html(output)
         drawn = {} if pictures is None else draw_diagnosis(pictures, measured)

@@ -5,6 +5,7 @@
 """
 
 from sharpmax.distributed._agreement import RanksDisagreeError
+from sharpmax.distributed._alone import alone
 from sharpmax.distributed._api import attention, attention_statistics
 from sharpmax.distributed._layout import positions, shard, unshard
 from sharpmax.distributed._ranks import RankLostError
@@ -12,6 +13,7 @@ from sharpmax.distributed._ranks import RankLostError
 __all__ = [
     "RankLostError",
     "RanksDisagreeError",
+    "alone",
     "attention",
     "attention_statistics",
     "positions",

@@ -61,10 +61,9 @@ def agree(
         messages = ranks.gathered_objects(None if error is None else f"{error}")
         if error is not None:
             raise error
-        wrong = "; ".join(f"rank {n}: {text}" for n, text in enumerate(messages) if text)
-        raise RanksDisagreeError(f"sharpmax.distributed: another rank cannot go on: {wrong}")
+        raise RanksDisagreeError(other_errors(messages))
     if len({each[0] for each in found}) > 1:
-        raise RanksDisagreeError(_differences(ranks.gathered_objects(settings)))
+        check_same(ranks.gathered_objects(settings))
     _agreed.add(ranks.group)
     return [each[2:] for each in found]
 
@@ -81,8 +80,17 @@ def on_device(tensor: Tensor, ranks: Ranks) -> torch.device:
     return tensor.device
 
 
-def _differences(settings: list[dict[str, Any]]) -> str:
-    names = [name for name in settings[0] if len({str(each.get(name)) for each in settings}) > 1]
+def other_errors(messages: Sequence[str | None]) -> str:
+    """Describe the errors of ranks, in the order of the ranks, to one that has none."""
+    wrong = "; ".join(f"rank {n}: {text}" for n, text in enumerate(messages) if text is not None)
+    return f"sharpmax.distributed: another rank cannot go on: {wrong}"
+
+
+def check_same(settings: Sequence[dict[str, Any]]) -> None:
+    """Raise `RanksDisagreeError` unless the settings of all ranks are the same."""
+    names = [name for name in settings[0] if len({repr(each.get(name)) for each in settings}) > 1]
+    if not names:
+        return
     parts = []
     for name in names:
         values: dict[str, list[int]] = {}
@@ -90,7 +98,9 @@ def _differences(settings: list[dict[str, Any]]) -> str:
             values.setdefault(str(each.get(name)), []).append(rank)
         shown = ", ".join(f"{value} on {_named(where)}" for value, where in values.items())
         parts.append(f"{name}: {shown}")
-    return f"sharpmax.distributed: expected the same on all ranks, got {'; '.join(parts)}"
+    raise RanksDisagreeError(
+        f"sharpmax.distributed: expected the same on all ranks, got {'; '.join(parts)}"
+    )
 
 
 def _named(ranks: list[int]) -> str:

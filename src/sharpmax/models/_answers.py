@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import chain, count, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from sharpmax.models._inspect import input_device
+from sharpmax.models._share import Share
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel
@@ -48,8 +51,8 @@ def answer(
 ) -> list[Answer]:
     """Ask a model questions, and compare with the expected answers.
 
-    No common beginning of prompts is read twice. The expected answer is read together with its
-    prompt: greedy decoding gives it if each of its tokens is the most likely one.
+    No common beginning of the prompts of a context is read twice. The expected answer is read
+    together with its prompt: greedy decoding gives it if each of its tokens is the most likely one.
 
     Args:
         model: a causal language model, sharpened or not; it is unchanged afterwards.
@@ -62,20 +65,45 @@ def answer(
     Raises:
         ValueError: a prompt or an answer is empty.
     """
+    return answer_shared(Share(), model, questions, on_progress)
+
+
+def answer_shared(
+    share: Share,
+    model: PreTrainedModel,
+    questions: Sequence[Asked],
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Answer]:
+    """Ask questions as `answer` does; ranks share the contexts."""
     for number, question in enumerate(questions):
         if not question.ids or not question.answer_ids:
             raise ValueError(f"questions[{number}]: expected a prompt and an answer, got no tokens")
-    read = _Reader(model)
-    found: dict[int, Answer] = {}
     # Sorted, so that neighbours share as long a beginning as possible.
-    for number in sorted(range(len(questions)), key=lambda at: tuple(questions[at].ids)):
-        logits = read(questions[number])
-        expected = torch.tensor(questions[number].answer_ids, device=logits.device)
-        chosen = logits.float().log_softmax(-1).gather(-1, expected[:, None])
-        found[number] = Answer(bool((logits.argmax(-1) == expected).all()), float(chosen.sum()))
-        if on_progress is not None:
-            on_progress(len(found), len(questions))
-    return [found[number] for number in range(len(questions))]
+    order = sorted(range(len(questions)), key=lambda at: tuple(questions[at].ids))
+    contexts: dict[int, list[int]] = {}
+    for number in order:
+        contexts.setdefault(questions[number].context, []).append(number)
+    groups = list(contexts.values())
+    most = sum(len(groups[n]) for n in share.own(len(groups)))
+    asked = count(1)
+
+    def ask(numbers: list[int]) -> list[tuple[int, Answer]]:
+        # A reader per context, so that an answer does not depend on the contexts before it.
+        read, found = _Reader(model), []
+        for number in numbers:
+            found.append((number, _compared(read(questions[number]), questions[number])))
+            if on_progress is not None and share.first:
+                on_progress(next(asked) * len(questions) // most, len(questions))
+        return found
+
+    answers = dict(chain(*share.map(ask, groups)))
+    return [answers[number] for number in range(len(questions))]
+
+
+def _compared(logits: Tensor, question: Asked) -> Answer:
+    expected = torch.tensor(question.answer_ids, device=logits.device)
+    chosen = logits.float().log_softmax(-1).gather(-1, expected[:, None])
+    return Answer(bool((logits.argmax(-1) == expected).all()), float(chosen.sum()))
 
 
 class _Reader:
@@ -97,7 +125,7 @@ class _Reader:
             self._cache, common = DynamicCache(config=self._model.config), 0
         elif common < len(self._read):
             self._cache.crop(common - len(self._read))
-        new = torch.tensor([tokens[common:]], device=self._model.device)
+        new = torch.tensor([tokens[common:]], device=input_device(self._model))
         with torch.no_grad():
             kept = len(question.answer_ids)
             options = {"past_key_values": self._cache, "use_cache": True, "logits_to_keep": kept}

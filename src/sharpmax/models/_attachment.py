@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sharpmax import _attention
@@ -81,6 +82,7 @@ class Attachment:
         rule = self.rule_of(heads)
         problem = None
         if self.observe is not None or rule.policy is not None or not self.stock:
+            _check_keys_are_here()
             problem = make()
             self.show(problem)
         if problem is None or rule.policy is None:
@@ -109,6 +111,19 @@ class Attachment:
         self.used = self.used or (None if rule.policy is None else "reference")
         sharp = weights(rule.policy or Identity())
         return rule.on_chosen(sharp, lambda: weights(Identity()))
+
+
+def _check_keys_are_here() -> None:
+    """Raise within PyTorch's context parallelism, where each rank has a part of the keys."""
+    if torch.compiler.is_compiling():
+        return
+    # It replaces this function; there is no other sign of it.
+    module = getattr(F.scaled_dot_product_attention, "__module__", None) or ""
+    if module.startswith("torch.distributed."):
+        raise NotImplementedError(
+            "context_parallel: sharpened attention would see the keys of this rank alone; let the "
+            "model call sharpmax.distributed.attention, as the guide to scaling out shows"
+        )
 
 
 def _served_by_kernel(problem: Problem) -> bool:

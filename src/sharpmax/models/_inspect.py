@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from sharpmax.models import _model_families as families
@@ -112,6 +113,12 @@ def embedding(model: PreTrainedModel) -> Tensor:
     """Return the embedding matrix of the tokens."""
     weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     return weight
+
+
+def input_device(model: PreTrainedModel) -> torch.device:
+    """Return where the tokens of a model belong, parts of which may be on other devices or disk."""
+    device = embedding(model).device
+    return torch.device("cpu") if device.type == "meta" else device
 
 
 def tensor_parallel(model: PreTrainedModel) -> tuple[int, int]:

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sharpmax._files import RefusedError
 from sharpmax.models._attachment import Attachment
 from sharpmax.models._model_families import Kind
+from sharpmax.models._share import Share, share_of
 
 
 class CannotSharpenError(RefusedError):
@@ -76,12 +78,22 @@ class Way(ABC):
         found = (each.dtype for each in self.model.parameters() if each.is_floating_point())
         return str(next(found, torch.float32)).removeprefix("torch.")
 
+    @cached_property
+    def share(self) -> Share:
+        """The ranks that share the inputs of this model."""
+        return share_of(lockstep=self.spread)
+
+    @property
+    def spread(self) -> bool:
+        """Whether weights are spread over ranks, so that all of them take part in each pass."""
+        return any(map(is_spread, self.model.parameters()))
+
     def check_one_rank(self) -> None:
         """Raise `NotImplementedError` if the heads are distributed over ranks."""
         if self.ranks[0] > 1:
             raise NotImplementedError(
                 f"model: expected all heads of {type(self.model).__name__} on one rank, got "
-                f"{self.ranks[0]} ranks; load it without tensor parallelism"
+                f"{self.ranks[0]} ranks; load it without tensor parallelism, or with FSDP"
             )
 
     def settle(self) -> None:  # noqa: B027  (nothing to do by default)
@@ -92,6 +104,11 @@ class Way(ABC):
         states = {layer.index: self.state(layer)[1] for layer in self.layers}
         reached = {layer.index for layer in self.layers if layer.unreachable is None}
         return {index: why for index, why in states.items() if why and index in reached}
+
+
+def is_spread(weight: Tensor) -> bool:
+    """Tell whether a weight is spread over ranks, by PyTorch's DTensor or by DeepSpeed."""
+    return hasattr(weight, "device_mesh") or hasattr(weight, "ds_id")
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from sharpmax.models._calibration.shared import Shared
 from sharpmax.models._handle import Sharpened, neutral_rules
 from sharpmax.models._inspect import check_causal_lm, check_items
 from sharpmax.models._open import open_model
+from sharpmax.models._share import digest
 from sharpmax.models._torch_module.way import TorchModule
 from sharpmax.models._way import in_precision
 
@@ -162,6 +163,13 @@ def calibrate(
         )
     shared = Shared() if shared is None else shared
     shared.bind(objective, model, data, text)
+    share = way.share
+    share.agree(
+        model=way.identity, objective=unit, family=family, steps=steps, batch=(batch, text_batch),
+        numbers=(tolerance, text_weight, learning_rate, shrink, flatten), seed=seed,
+        data=[*map(digest, vars(data).values())],
+        text=text and [*map(digest, vars(text).values())],
+    )  # fmt: skip
     if text is None and objective != "text" and tolerance != float("inf"):
         raise ValueError(
             "text: expected windows of ordinary text for the guard, got None; to go without a "
@@ -172,7 +180,7 @@ def calibrate(
         way.probe(lambda found: measure(found, data.fit[:1]))
 
     def report(name: Any, step: int, steps: int, losses: Sequence[float] = ()) -> None:
-        if on_progress is not None:
+        if on_progress is not None and share.first:
             on_progress(Stage(name, step, steps, tuple(losses)))
 
     def terms(split: str) -> list[Term]:
@@ -259,10 +267,18 @@ def references(sharpened: Sharpened, term: Term) -> dict[int, Tensor]:
     """Measure the entropy of each head in the original model, on up to eight groups of a term."""
     entropies = _Entropies(list)
     recording = partial(Sharpened, sharpened._way, observe=statistics_to(entropies))
+
+    def measured(items: list[Any]) -> dict[int, list[Tensor]]:
+        entropies.clear()
+        term.objective(sharpened.model, items)
+        return {layer: [each.cpu() for each in found] for layer, found in entropies.items()}
+
     with sharpened.disabled(), recording(), torch.no_grad():
-        for items in term.groups()[:8]:
-            term.objective(sharpened.model, items)
-    return {layer: torch.stack(found).mean(0) for layer, found in entropies.items()}
+        groups = sharpened._way.share.map(measured, term.groups()[:8])
+    return {
+        layer: torch.stack([each for found in groups for each in found.get(layer, ())]).mean(0)
+        for layer in sorted(set().union(*groups))
+    }
 
 
 def _test(

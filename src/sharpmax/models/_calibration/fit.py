@@ -90,13 +90,20 @@ def _accumulate(
     sharpened: Sharpened, parameters: HeadParameters, numbers: Tensor, term: Term, groups: Groups
 ) -> float:
     """Add the gradient of the mean loss over groups, each of which counts once; return the loss."""
-    total = 0.0
-    for items in groups:
+
+    def derived(items: list[Any]) -> tuple[float, Tensor]:
         # One graph per group, so that only one is in memory at a time.
-        set_rules(sharpened, parameters.rules(numbers))
+        at = numbers.detach().requires_grad_()
+        set_rules(sharpened, parameters.rules(at))
         loss = term.objective(sharpened.model, items).mean() / len(groups)
-        (term.weight * loss).backward()
-        total += loss.item()
+        (gradient,) = torch.autograd.grad(term.weight * loss, at, materialize_grads=True)
+        return loss.item(), gradient
+
+    total = 0.0
+    # In the order of the groups, so that any number of ranks gives the same sums.
+    for loss, gradient in sharpened._way.share.map(derived, groups):
+        total += loss
+        numbers.grad = gradient if numbers.grad is None else numbers.grad + gradient
     return total
 
 

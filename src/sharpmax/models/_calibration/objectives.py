@@ -17,7 +17,7 @@ from torch import Tensor
 from sharpmax.models._answers import Asked, common_length
 from sharpmax.models._calibration.shared import Shared
 from sharpmax.models._config import NAMES
-from sharpmax.models._inspect import attention_layers
+from sharpmax.models._inspect import attention_layers, input_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -117,7 +117,7 @@ def text_loss(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
     """Return the mean loss of the next token for each window, in nats."""
     losses = []
     for window in windows:
-        targets = torch.tensor(window.ids[window.first :], device=model.device)
+        targets = torch.tensor(window.ids[window.first :], device=input_device(model))
         logits = _logits(model, window, len(targets) + 1)[:-1]
         parts = [
             F.cross_entropy(part.float(), own, reduction="sum")
@@ -163,7 +163,9 @@ def drift(
     def measure(model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
         found = []
         for window in windows:
-            places = torch.arange(window.first - 1, len(window.ids), _STRIDE, device=model.device)
+            places = torch.arange(
+                window.first - 1, len(window.ids), _STRIDE, device=input_device(model)
+            )
             compute = partial(_logits, model, window, places)
             before = kept.logits(model, window, original, compute)
             parts = [
@@ -180,7 +182,7 @@ def drift(
 
 
 def _logits(model: PreTrainedModel, window: Window, keep: int | Tensor) -> Tensor:
-    ids = torch.tensor([window.ids], device=model.device)
+    ids = torch.tensor([window.ids], device=input_device(model))
     logits: Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=keep).logits[0]
     return logits
 
@@ -207,9 +209,9 @@ def _answers(model: PreTrainedModel, questions: Sequence[Asked]) -> Iterator[tup
     packs = _accepts_masks(model)
     for _, together in groupby(questions, key=lambda question: question.context):
         for options, targets, counts in _rows(list(together), packs):
-            placed = {name: value.to(model.device) for name, value in options.items()}
+            placed = {name: value.to(input_device(model)) for name, value in options.items()}
             logits: Tensor = model(**placed, use_cache=False).logits[0]
-            expected = targets.to(model.device).split(counts)
+            expected = targets.to(input_device(model)).split(counts)
             yield from zip(logits.split(counts), expected, strict=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -138,15 +138,14 @@ def losses_of(
     """Measure all items of a term by its judge or objective, without gradients."""
     measure = term.judge or term.objective
     set_rules(sharpened, parameters.rules(numbers.detach()))
-    values: list[float] = []
-    contexts: list[int] = []
+    groups = term.groups()
     with evaluation_mode(sharpened.model, frozen=True), torch.no_grad():
-        for items in term.groups():
-            values += measure(sharpened.model, items).tolist()
-            for item in items:
-                # An item that names no context is a context of its own.
-                contexts.append(getattr(item, "context", len(contexts)))
-    return Losses(values, contexts)
+        found = sharpened._way.share.map(lambda it: measure(sharpened.model, it).tolist(), groups)
+    contexts: list[int] = []
+    for item in chain(*groups):
+        # An item that names no context is a context of its own.
+        contexts.append(getattr(item, "context", len(contexts)))
+    return Losses([*chain(*found)], contexts)
 
 
 def difference(before: Losses, after: Losses) -> tuple[float, float]:

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from sharpmax._files import versions
 from sharpmax.models import _inspect
-from sharpmax.models._diagnosis.examples import with_texts
+from sharpmax.models._diagnosis.examples import Found, with_texts
 from sharpmax.models._diagnosis.heads import summarise
-from sharpmax.models._diagnosis.inputs import check_count, prepare, prepare_calls
-from sharpmax.models._diagnosis.meter import LooksAheadError, Meter
+from sharpmax.models._diagnosis.inputs import Rounds, check_count, prepare, prepare_calls
+from sharpmax.models._diagnosis.meter import LooksAheadError, Meter, Slots
 from sharpmax.models._diagnosis.result import Diagnosis
 from sharpmax.models._handle import Sharpened
 from sharpmax.models._open import open_model
-from sharpmax.models._torch_module.way import call
+from sharpmax.models._torch_module.way import TorchModule, call
 from sharpmax.models._way import CannotSharpenError, evaluation_mode
 
 if TYPE_CHECKING:
@@ -117,29 +117,47 @@ def diagnose(
         given, chosen = prepare(inner, texts_or_ids, lengths, tokenizer, unit)
     else:
         given, chosen = prepare_calls(texts_or_ids, lengths)
+    share = way.share
+    of_inputs = _digest(given) if reads_tokens else len(given)
+    share.agree(model=way.identity, lengths=chosen, inputs=of_inputs, rows=rows, tail=tail)
+    if share.divided and isinstance(way, TorchModule):
+        # A rank without inputs has to know the layers as well.
+        way.probe(given[0][chosen[0]])
     implementation = way.state(layers[0])[0] if layers else "its own"
     finished, interrupted = 0, False
 
+    def report(done: float) -> None:
+        if on_progress is not None and share.first:
+            on_progress(share.of_all(done, len(given)), len(given))
+
     def report_layer() -> None:
         reachable = sum(layer.unreachable is None for layer in layers)
-        share = len(meter.open) / (reachable * len(chosen))
-        if on_progress is not None and share < 1:
-            on_progress(finished + share, len(given))
+        part = len(meter.open) / (reachable * len(chosen))
+        if part < 1:
+            report(finished + part)
 
     meter = Meter(rows, tail, sink, report_layer, examples)
     # Kinds may be wrong about causality: the meter notices rows that look ahead.
     causal = any(layer.kind != "encoder" for layer in layers if layer.unreachable is None)
     at_once = causal and reads_tokens and not isinstance(texts_or_ids, Mapping)
-    read = _reader(inner) if reads_tokens else partial(call, inner)
+    read = _reader(inner, whole=way.spread) if reads_tokens else partial(call, inner)
     passes = _Passes(read, meter, tokens=reads_tokens, at_once=at_once)
     with Sharpened(way, observe=meter.observe) as recording, evaluation_mode(inner):
-        try:
-            for each in given:
-                passes.run(each)
+
+        def measure_own() -> tuple[Slots, dict[int, Found]]:
+            nonlocal finished
+            for number in share.own(len(given)):
+                passes.run(given[number])
                 finished += 1
-                if on_progress is not None:
-                    on_progress(finished, len(given))
+                report(finished)
+            return meter.kept, meter.examples
+
+        try:
+            meter.take(share.gathered(measure_own))
+            finished = len(given)
         except KeyboardInterrupt:
+            if share.divided:
+                raise
             chosen = tuple(n for n in chosen if any(length == n for _, length in meter.kept))
             if len(chosen) < 2:
                 raise
@@ -189,6 +207,11 @@ def diagnose(
     )
 
 
+def _digest(given: Rounds) -> tuple[int, int]:
+    """Return the number of inputs and a hash of their tokens, the same in every process."""
+    return len(given), hash(tuple(tuple(x.tolist()) for each in given for x in each.values()))
+
+
 class _Passes:
     """Run a model over inputs of several lengths: prefixes in one pass if no row looks ahead."""
 
@@ -222,18 +245,18 @@ class _Passes:
             self._read(inputs)
 
 
-def _reader(model: PreTrainedModel) -> Callable[[Tensor], Any]:
-    """Return a function that reads tokens."""
+def _reader(model: PreTrainedModel, *, whole: bool) -> Callable[[Tensor], Any]:
+    """Return a function that reads tokens; `whole` if only the whole model gathers its weights."""
     # The language-model head would compute logits over the vocabulary for every token.
-    body: Any = model.base_model
+    body: Any = model if whole else model.base_model
     known = inspect.signature(body.forward).parameters
-    device = _inspect.embedding(model).device
-    device = torch.device("cpu") if device.type == "meta" else device
+    device = _inspect.input_device(model)
 
     def read(tokens: Tensor) -> Any:
         tokens = tokens[None].to(device)
         # Every token counts, even one that looks like padding.
-        options = {"use_cache": False, "attention_mask": torch.ones_like(tokens)}
+        options: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1}
+        options["attention_mask"] = torch.ones_like(tokens)
         return body(input_ids=tokens, **{n: x for n, x in options.items() if n in known})
 
     return read

@@ -118,6 +118,13 @@ class Meter:
             self.open = {place: slot for place, slot in self.open.items() if place[1] != last}
         self.keep()
 
+    def take(self, parts: Sequence[tuple[Slots, dict[int, Found]]]) -> None:
+        """Replace what was kept by what several meters kept and recorded, in their order."""
+        self.kept = {}
+        for slots, _ in parts:
+            _add(self.kept, slots)
+        self.examples = parts[0][1]
+
     def drop(self) -> None:
         """Discard what was measured since the last call of `keep`."""
         self.open = {}

@@ -20,6 +20,7 @@ from sharpmax.models._evaluation.arms import Change, arms_of
 from sharpmax.models._evaluation.cells import windows
 from sharpmax.models._evaluation.heads import best
 from sharpmax.models._evaluation.splits import question_splits
+from sharpmax.models._share import Share
 from sharpmax.tasks import Tokenizer
 
 if TYPE_CHECKING:
@@ -36,21 +37,33 @@ class Study:
 
     The folder holds `families/NAME.json`, one calibration per family; `calibration.json`, the best
     of them; and `evaluation.json`, which grows cell by cell. Without `resume`, a folder that holds
-    a study is refused; with it, one with other settings.
+    a study is refused; with it, one with other settings. Of several ranks, the first reads and
+    writes the files.
     """
 
     def __init__(
-        self, folder: Path, settings: CalibrationSettings, command: str, *, resume: bool = False
+        self,
+        folder: Path,
+        settings: CalibrationSettings,
+        command: str,
+        *,
+        resume: bool = False,
+        share: Share | None = None,
     ) -> None:
+        self._share = share or Share()
         self.folder = folder
         self.settings = settings
         self.command = command
         self.evaluation_path = folder / "evaluation.json"
-        self.calibrations: dict[str, Calibration] = {}
         self._drawn: tuple[PreTrainedModel, Splits[str], dict[str, Any], Shared] | None = None
-        files = sorted((folder / "families").glob("*.json"))
+        self.calibrations = self._share.once(lambda: self._found(resume))
+
+    def _found(self, resume: bool) -> dict[str, Calibration]:
+        """Read the calibrations in the folder."""
+        files = sorted((self.folder / "families").glob("*.json"))
         if not resume and (files or self.evaluation_path.exists()):
-            refuse_earlier(folder)
+            refuse_earlier(self.folder)
+        found = {}
         for file in files:
             calibration = Calibration.load(file)
             # Earlier versions had one objective and one precision, and did not store them.
@@ -59,8 +72,9 @@ class Study:
                 "fit_dtype": None,
                 **calibration.notes.get("settings", {}),
             }
-            check_settings(before, settings.to_dict(), file)
-            self.calibrations[file.stem] = calibration
+            check_settings(before, self.settings.to_dict(), file)
+            found[file.stem] = calibration
+        return found
 
     def fit(
         self,
@@ -87,7 +101,8 @@ class Study:
         )  # fmt: skip
         notes = {**found.notes, "settings": settings.to_dict(), "command": self.command}
         found = replace(found, notes=notes)
-        found.save(self.folder / "families" / f"{family}.json")
+        if self._share.first:
+            found.save(self.folder / "families" / f"{family}.json")
         self.calibrations[family] = found
         return found
 
@@ -118,7 +133,8 @@ class Study:
         """Write the best of some families, or the first, empty, as `calibration.json`."""
         name = best({family: self.calibrations[family] for family in families})
         chosen = self.calibrations[name or families[0]]
-        chosen.save(self.folder / "calibration.json")
+        if self._share.first:
+            chosen.save(self.folder / "calibration.json")
         return chosen
 
     def arms(self, families: Sequence[str], controls: Sequence[str] = ()) -> dict[str, Change]:
