@@ -28,8 +28,9 @@ from experiments.clrs_text.tables import pages, sizes_table, tables
 from experiments.clrs_text.task import algorithms as all_algorithms
 from experiments.clrs_text.training import Progress
 from experiments.clrs_text.view import views
-from experiments.common.command import Output, Quick, Resume, current_command, show
+from experiments.common.command import EngineName, Output, Quick, Resume, current_command, show
 from experiments.common.documents import write_pages
+from sharpmax._engine import Engine
 from sharpmax.cli._progress import Bars, quiet
 
 __all__ = ["lengths_of", "run"]
@@ -100,11 +101,17 @@ def run(
         ),
     ] = 64,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Parallel trainings, each with its share of the cores.")
+        int,
+        typer.Option(
+            min=1,
+            help="Parallel trainings, each with its share of the cores. With --engine ray their "
+            "number follows from the cores of the cluster.",
+        ),
     ] = 1,
     output: Output = Path("build/clrs_text"),
     quick: Quick = False,
     resume: Resume = False,
+    engine: EngineName = "local",
 ) -> None:
     """Train a language model on algorithms as text, and test it at sizes beyond training.
 
@@ -148,7 +155,7 @@ def run(
                 steps = study.steps(recipe, minutes)
         if steps is not None:
             arms = arms_of(replace(recipe, steps=steps), names)
-        _run_arms(console, study, arms, jobs)
+        _run_arms(console, study, arms, jobs, engine)
         with console.status("Measuring the entropy of heads"):
             study.measure_entropy(arms[0])
         if learnt:
@@ -202,7 +209,9 @@ def lengths_of(algorithms: str, largest: int | None) -> dict[str, tuple[int, int
     return found
 
 
-def _run_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int) -> None:
+def _run_arms(
+    console: Console, study: Study, arms: Sequence[Arm], jobs: int, engine: Engine
+) -> None:
     """Train and test arms, with progress bars."""
     with Bars(console) as bars:
         of_seed = {
@@ -219,8 +228,8 @@ def _run_arms(console: Console, study: Study, arms: Sequence[Arm], jobs: int) ->
             bars.step(of_seed[arm.name, seed], arm.recipe.steps, f"testing {method}")
             bars.say(f"{arm.name}, seed {seed}: testing {method}")
 
-        if jobs > 1:
-            run_in_parallel(study, arms, jobs, on_training, on_testing)
+        if jobs > 1 or engine != "local":
+            run_in_parallel(study, arms, jobs, on_training, on_testing, engine)
         for arm in arms:
             study.run(arm, partial(on_training, arm), partial(on_testing, arm))
             for seed in study.settings.seeds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
@@ -15,9 +16,20 @@ from experiments.common.documents import EXPERIMENTS, fill_documents, write_page
 from sharpmax._files import locked
 from sharpmax.cli._command import command_line
 from sharpmax.cli._errors import run as run_application
+from sharpmax.cli._inputs import EngineName
 from sharpmax.report._page.tables import Table
 
-__all__ = ["Output", "Quick", "Resume", "application", "current_command", "main", "say", "show"]
+__all__ = [
+    "EngineName",
+    "Output",
+    "Quick",
+    "Resume",
+    "application",
+    "current_command",
+    "main",
+    "say",
+    "show",
+]
 
 
 def _apart(context: typer.Context, output: Path) -> Path:
@@ -40,6 +52,16 @@ Resume = Annotated[
 ]
 
 
+def _timed(engine: str) -> str:
+    """Refuse other engines in an experiment that takes timings."""
+    if engine != "local":
+        raise typer.BadParameter(
+            "expected local: this experiment takes timings, and cells that run beside each other "
+            f"slow each other down; got {engine}"
+        )
+    return engine
+
+
 def application(
     name: str,
     about: str,
@@ -54,7 +76,9 @@ def application(
     Args:
         name: Name of its folder under `experiments`.
         about: One sentence for the help text.
-        run: The command `run`, with options of its own beside `Output`, `Quick` and `Resume`.
+        run: The command `run`, with options of its own beside `Output`, `Quick` and `Resume`. Its
+            option `EngineName` says where its cells run; without one it takes timings, and runs
+            here.
         tables: Makes tables from a folder of results: Markdown by the name of the marker.
         figures: Draws figures from a folder of results into that folder; returns their paths.
         pages: Makes pages for tables that are too long for a document: Markdown by file name.
@@ -72,8 +96,13 @@ def application(
         pretty_exceptions_enable=False,
     )
 
+    signature = inspect.signature(run, eval_str=True)
+    timed = "engine" not in signature.parameters
+
     @wraps(run)
     def run_alone(*, output: Path, **options: Any) -> None:
+        if timed:
+            options.pop("engine")
         new = not output.exists()
         output.mkdir(parents=True, exist_ok=True)
         try:
@@ -84,6 +113,13 @@ def application(
                 with suppress(OSError):
                     output.rmdir()  # unless something was written
 
+    if timed:
+        local = Annotated[str, typer.Option(callback=_timed, help="local; this takes timings.")]
+        option = inspect.Parameter(
+            "engine", inspect.Parameter.KEYWORD_ONLY, default="local", annotation=local
+        )
+        shown = [*signature.parameters.values(), option]
+        run_alone.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
     app.command("run")(run_alone)
 
     @app.command("tables")

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sharpmax._engine import Engine, in_order, run_cells
 from sharpmax._files import (
     DamagedFileError,
     check_settings,
@@ -230,6 +232,7 @@ def run_steps(
     *,
     resume: bool = False,
     on_step: Callable[[int, str], None] = lambda *_: None,
+    engine: Engine = "local",
 ) -> dict[str, Any]:
     """Run the steps of a benchmark and write their records to a file after each step.
 
@@ -239,6 +242,7 @@ def run_steps(
         steps: The steps by name.
         resume: Continue the run in the file: steps that it lists are not run again.
         on_step: Called with the number of finished steps and the name of the next one.
+        engine: Where the steps run. Steps that take timings run here.
 
     Returns:
         The content of the file.
@@ -255,11 +259,25 @@ def run_steps(
             refuse_earlier(path.parent)
         result = read_benchmark(path)
         check_settings(result, plain, path)
-    for number, (name, measure) in enumerate(steps.items()):
-        on_step(number, name)
-        if name not in result["steps"]:
-            for kind, records in measure().items():
-                result[kind] += records
-            result["steps"].append(name)
-            write_json(path, result)
+    missing = [name for name in steps if name not in result["steps"]]
+    numbers = {name: number for number, name in enumerate(steps)}
+    for name in steps.keys() - set(missing):
+        on_step(numbers[name], name)
+    found = run_cells(
+        partial(_run_step, steps), missing, engine=engine,
+        on_message=lambda name, _: on_step(numbers[name], name),
+    )  # fmt: skip
+    for name, made in in_order(missing, found):
+        for kind, records in made.items():
+            result[kind] += records
+        result["steps"].append(name)
+        write_json(path, result)
     return result
+
+
+def _run_step(
+    steps: Mapping[str, Step], name: str, tell: Callable[[Any], None]
+) -> dict[str, list[dict[str, Any]]]:
+    """Say that a step begins, and run it."""
+    tell(name)
+    return steps[name]()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +11,13 @@ import typer
 from rich.console import Console
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
-from experiments.common.command import Output, Quick, Resume, current_command, show
+from experiments.common.command import EngineName, Output, Quick, Resume, current_command, show
 from experiments.common.tiny import save_tiny
 from experiments.dispersion.figures import figures
-from experiments.dispersion.heads import FOLDER, ITEMS, load_heads, measure_heads
+from experiments.dispersion.heads import FOLDER, ITEMS, Heads, load_heads, measure_heads
 from experiments.dispersion.measure import SIZES, Dispersion, measure_dispersion
 from experiments.dispersion.tables import dispersion_table, heads_table
+from sharpmax._engine import Tell, run_cells
 from sharpmax._files import refuse_earlier
 from sharpmax.cli._progress import quiet as silence
 
@@ -39,6 +42,7 @@ def run(
     output: Output = Path("build/dispersion"),
     quick: Quick = False,
     resume: Resume = False,
+    engine: EngineName = "local",
 ) -> None:
     """Measure the largest coefficient of a bounded row from 16 to 1,048,576 items.
 
@@ -52,21 +56,25 @@ def run(
         sizes = tuple(n for n in SIZES if n <= 4096) if quick else SIZES
         measured = measure_dispersion(spread, sizes=sizes, rows=rows, seed=seed)
         measured.save(path, current_command(context))
-    names: list[str | Path] = [each for each in (models or "").split(",") if each]
+    names = [each for each in (models or "").split(",") if each]
     if quick:
-        names = [_tiny_gemma(output / "model")]
-    written = [path]
-    for name in names:
-        written.append(output / FOLDER / f"{Path(name).name}.json")
-        if not written[-1].exists():
-            with console.status(f"Measuring the heads of {name}"), silence(bars=False):
-                measure_heads(name, items=ITEMS[:4] if quick else ITEMS, seed=seed).save(
-                    written[-1], current_command(context)
-                )
+        names = [str(_tiny_gemma(output / "model"))]
+    paths = {name: output / FOLDER / f"{Path(name).name}.json" for name in names}
+    missing = [name for name in names if not paths[name].exists()]
+    measure = partial(_measure, ITEMS[:4] if quick else ITEMS, seed)
+    with console.status("Measuring heads of models"), silence(bars=False):
+        for name, heads in run_cells(measure, missing, engine=engine):
+            heads.save(paths[name], current_command(context))
+    written = [path, *paths.values()]
     shown = [dispersion_table(Dispersion.load(path))]
     if measured_heads := load_heads(output):
         shown.append(heads_table(measured_heads))
     show(console, shown, [*written, *figures(output)])
+
+
+def _measure(items: Sequence[int], seed: int, model: str, tell: Tell) -> Heads:  # noqa: ARG001
+    """Measure the heads of one model."""
+    return measure_heads(model, items=items, seed=seed)
 
 
 def _tiny_gemma(folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.max_retrieval.inference import MAIN
 from experiments.max_retrieval.recipe import Recipe, normaliser_names
@@ -55,6 +56,12 @@ class Arm:
     checkpoints: tuple[Checkpoint, ...]
     largest: int | None = None
     thin: bool = False
+
+    @property
+    def recipes(self) -> dict[str, dict[str, Any]]:
+        """How the heads of each checkpoint are trained: plain data by the name of the recipe."""
+        recipe = self.recipe.to_dict()
+        return {each.recipe: {**recipe, "tested_after": each.step} for each in self.checkpoints}
 
     def sizes(self, every: Sequence[int]) -> list[int]:
         """Return the sizes of the test, from the sizes of a run in ascending order."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import TaskID
 
-from experiments.common.command import Output, Quick, Resume, current_command, show
-from experiments.max_retrieval.arms import Arm, Checkpoint, all_arms
+from experiments.common.command import EngineName, Output, Quick, Resume, current_command, show
+from experiments.max_retrieval.arms import Arm, all_arms
 from experiments.max_retrieval.evaluation import number_of_sets
 from experiments.max_retrieval.figures import figures
+from experiments.max_retrieval.records import Record
 from experiments.max_retrieval.study import Settings, Study
 from experiments.max_retrieval.tables import inference_table
 from experiments.max_retrieval.training import Progress
+from sharpmax._engine import Engine, Tell, in_order, run_cells
 from sharpmax.cli._inputs import numbers
 from sharpmax.cli._progress import Bars
 
@@ -40,6 +44,7 @@ def run(
     output: Output = Path("build/max_retrieval"),
     quick: Quick = False,
     resume: Resume = False,
+    engine: EngineName = "local",
 ) -> None:
     """Train heads on sets of at most 16 items, test them on more, and write OUTPUT/table.json.
 
@@ -71,9 +76,9 @@ def run(
             )
     console = Console()
     study = Study(output, settings, current_command(context), resume=resume)
-    for name in chosen:
-        _run_arm(console, study, known[name])
-        with console.status("Measuring logits and attention"):
+    _run_arms(console, study, {name: known[name] for name in chosen}, engine)
+    with console.status("Measuring logits and attention"):
+        for name in chosen:
             study.dissect(known[name])
             if name == "standard":
                 study.measure_figures(known[name])
@@ -83,25 +88,42 @@ def run(
     show(console, shown, [study.table_path, *drawn])
 
 
-def _run_arm(console: Console, study: Study, arm: Arm) -> None:
-    """Train and test an arm behind progress bars."""
+def _run_arms(console: Console, study: Study, arms: dict[str, Arm], engine: Engine) -> None:
+    """Train and test the arms that the table lacks, behind progress bars."""
+    missing = [name for name, arm in arms.items() if study.misses(arm)]
+    with Bars(console) as bars:
+        shown: dict[str, list[TaskID]] = {}
+        tested = dict.fromkeys(missing, 0)
+
+        def on_message(name: str, at: Any) -> None:
+            arm, tests = arms[name], _tests(study, arms[name])
+            if name not in shown:
+                steps = arm.recipe.steps
+                shown[name] = [bars.add(f"{name}: train", steps), bars.add(f"{name}: test", tests)]
+            if isinstance(at, Progress):
+                bars.step(shown[name][0], at.step, f"loss {at.loss:.4f}")
+            else:
+                bars.step(shown[name][1], tested[name], "{}, {} weights, n = {:,}".format(*at))
+                tested[name] += 1
+
+        found = run_cells(
+            partial(_measure, study, arms), missing, engine=engine, folder=study.folder,
+            on_message=on_message,
+        )  # fmt: skip
+        for name, records in in_order(missing, found):
+            study.add(arms[name].recipes, records)
+            for bar in shown.get(name, ()):
+                bars.step(bar, bars.tasks[bar].total or 0)
+
+
+def _tests(study: Study, arm: Arm) -> int:
+    """Count the tests of an arm: one per checkpoint, kind of weights, pass and size."""
     sizes, far = len(arm.sizes(study.settings.sizes)), len(study.settings.far)
-    tests = sum(
+    return sum(
         (2 + each.blind) * sizes + each.far * (1 + each.blind) * far for each in arm.checkpoints
     )
-    with Bars(console) as bars:
-        trained = bars.add(f"{arm.name}: train", arm.recipe.steps)
-        tested = bars.add(f"{arm.name}: test", tests)
-        done = 0
 
-        def on_training(at: Progress) -> None:
-            bars.step(trained, at.step, f"loss {at.loss:.4f}")
 
-        def on_testing(checkpoint: Checkpoint, weights: str, n: int) -> None:
-            nonlocal done
-            bars.step(tested, done, f"{checkpoint.recipe}, {weights} weights, n = {n:,}")
-            done += 1
-
-        study.run(arm, on_training, on_testing)
-        bars.step(trained, arm.recipe.steps)
-        bars.step(tested, tests)
+def _measure(study: Study, arms: dict[str, Arm], name: str, tell: Tell) -> list[Record]:
+    """Train and test one arm."""
+    return study.measure(arms[name], tell, lambda checkpoint, *at: tell((checkpoint.recipe, *at)))

@@ -98,12 +98,24 @@ class Study(study.Study[Table]):
             SettingsChangedError: The arm was trained with another recipe.
             FloatingPointError: The loss became infinite.
         """
-        recipes = {
-            checkpoint.recipe: {**arm.recipe.to_dict(), "tested_after": checkpoint.step}
-            for checkpoint in arm.checkpoints
-        }
-        if self.has(recipes):
-            return
+        if self.misses(arm):
+            self.add(arm.recipes, self.measure(arm, on_training, on_testing))
+
+    def misses(self, arm: Arm) -> bool:
+        """Tell whether the table lacks an arm.
+
+        Raises:
+            SettingsChangedError: The arm was trained with another recipe.
+        """
+        return not self.has(arm.recipes)
+
+    def measure(
+        self,
+        arm: Arm,
+        on_training: Callable[[Progress], None] = lambda _: None,
+        on_testing: Callable[[Checkpoint, WeightsKind, int], None] = lambda *_: None,
+    ) -> list[Record]:
+        """Train and test an arm, as far as its folder lacks weights and records."""
         folder = self.folder / "weights" / arm.name
         keep = [checkpoint.step for checkpoint in arm.checkpoints]
         train(arm.recipe, self.settings.seeds, folder, keep=keep, on_progress=on_training)
@@ -122,7 +134,7 @@ class Study(study.Study[Table]):
                 # A test takes minutes, so its records are kept until the arm is complete.
                 path = folder / f"records-{checkpoint.step}-{weights}.json"
                 records += map(Record.from_dict, self.kept(path, _RECORDS, test))
-        self.add(recipes, records)
+        return records
 
     def measure_figures(self, arm: Arm) -> dict[str, Any]:
         """Measure what the figures show, on the first seed and the averaged weights of an arm.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,7 @@ from experiments.reliability.compare import Outcome, check
 from sharpmax._attention.api import IMPLEMENTATIONS
 from sharpmax._files import check_settings, machine, read_sealed, versions, write_sealed
 
-__all__ = ["Campaign", "Tally"]
+__all__ = ["Campaign", "Tally", "part"]
 
 KIND = "reliability campaign, format 1"
 
@@ -91,6 +91,32 @@ class Campaign:
             if found:
                 yield case
 
+    def add(self, other: Campaign) -> None:
+        """Add the cases that follow, which another campaign tried.
+
+        Example:
+            >>> campaign, whole = Campaign(seed=17), Campaign(seed=17)
+            >>> for start in (0, 2):
+            ...     campaign.add(part(17, (), 2, 3, start))
+            >>> _ = list(whole.advance(3))
+            >>> campaign == whole
+            True
+        """
+        self.done = other.done
+        self.wrong |= other.wrong
+        for kind, tallies in other.tallies.items():
+            for name, tally in tallies.items():
+                mine = self.tallies.setdefault(kind, {}).setdefault(name, Tally())
+                for each in fields(Tally):
+                    setattr(mine, each.name, getattr(mine, each.name) + getattr(tally, each.name))
+        for kind, by_name in other.worst.items():
+            for name, by_policy in by_name.items():
+                known = self.worst.setdefault(kind, {}).setdefault(name, {})
+                for policy, by_dtype in by_policy.items():
+                    before = known.setdefault(policy, {})
+                    for dtype, ratio in by_dtype.items():
+                        before[dtype] = max(ratio, before.get(dtype, 0.0))
+
     def retry(self) -> None:
         """Try the wrong cases again, after something was mended."""
         for number, before in list(self.wrong.items()):
@@ -147,3 +173,17 @@ class Campaign:
         now = {"seed": seed, "only": list(only)}
         check_settings({"seed": found.seed, "only": found.only}, now, path)
         return found
+
+
+def part(
+    seed: int,
+    only: Sequence[str],
+    size: int,
+    cases: int,
+    start: int,
+    tell: Callable[[Any], None] = lambda _: None,  # noqa: ARG001  (a part takes seconds)
+) -> Campaign:
+    """Try up to `size` of the `cases` of a seed, from number `start`, as a campaign of its own."""
+    campaign = Campaign(seed, start, only=list(only))
+    list(campaign.advance(min(start + size, cases)))
+    return campaign

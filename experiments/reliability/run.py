@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +12,21 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from experiments.common.command import Output, Quick, Resume, current_command, say, show
-from experiments.reliability.campaign import Campaign
+from experiments.common.command import (
+    EngineName,
+    Output,
+    Quick,
+    Resume,
+    current_command,
+    say,
+    show,
+)
+from experiments.reliability.campaign import Campaign, part
 from experiments.reliability.cases import PERIOD
 from experiments.reliability.figures import figures
 from experiments.reliability.tables import kinds_table
 from sharpmax._attention.api import IMPLEMENTATIONS
+from sharpmax._engine import in_order, run_cells
 from sharpmax._files import refuse_earlier
 
 __all__ = ["run"]
@@ -39,6 +49,7 @@ def run(
     output: Output = Path("build/reliability"),
     quick: Quick = False,
     resume: Resume = False,
+    engine: EngineName = "local",
 ) -> None:
     """Compare every implementation of attention with the oracle on random problems.
 
@@ -60,9 +71,13 @@ def run(
     if campaign.wrong:
         campaign.retry()
     starts = range(campaign.done, cases, _SAVED)
-    for start in track(starts, "Cases", console=console, transient=True):
-        for case in campaign.advance(min(start + _SAVED, cases)):
-            say(console, json.dumps(campaign.wrong[str(case.index)]))
+    found = run_cells(partial(part, seed, impl or (), _SAVED, cases), starts, engine=engine)
+    for _, each in track(
+        in_order(starts, found), "Cases", len(starts), console=console, transient=True
+    ):
+        campaign.add(each)
+        for wrong in each.wrong.values():
+            say(console, json.dumps(wrong))
         campaign.save(path, command)
     campaign.save(path, command)
     show(console, [kinds_table(campaign)], [path, *figures(output)])

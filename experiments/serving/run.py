@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,15 @@ from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sharpmax
-from experiments.common.command import Output, Quick, Resume, current_command, say, show
+from experiments.common.command import (
+    EngineName,
+    Output,
+    Quick,
+    Resume,
+    current_command,
+    say,
+    show,
+)
 from experiments.common.documents import EXPERIMENTS
 from experiments.common.timing import Step, conditions, run_steps
 from experiments.common.tiny import save_tiny
@@ -113,6 +121,7 @@ def run(
     output: Output = Path("build/serving"),
     quick: Quick = False,
     resume: Resume = False,
+    engine: EngineName = "local",
 ) -> None:
     """Ask transformers, onnxruntime and llama.cpp questions, with SmolLM2 plain and folded.
 
@@ -134,22 +143,22 @@ def run(
     _, tokenizer = load_model(served.model)
     steps: dict[str, Step] = {}
 
-    @cache
-    def draw(cell: Cell) -> list[Question]:
-        return questions(cell, tokenizer, [written], count=asked, contexts=contexts, seed=seed)
-
     states: list[tuple[str, str]] = [("transformers", "sharpened")]
-    for engine, reason in served.engines().items():
+    for program, reason in served.engines().items():
         if reason is None:
-            states += [(engine, "plain"), (engine, "folded")]
+            states += [(program, "plain"), (program, "folded")]
         else:
-            say(console, f"note: {engine} is left out: {reason}")
+            say(console, f"note: {program} is left out: {reason}")
     # Cell by cell, so that a run that is stopped compares all engines on some of them.
     for cell in cells_of(["key-value", "passkey"], chosen, ["usual"]):
-        for engine, which in states:
-            name = f"{engine}, {which}: {cell}"
-            steps[name] = partial(_measure, served, engine, which, cell, draw)
+        drawn = questions(cell, tokenizer, [written], count=asked, contexts=contexts, seed=seed)
+        for program, which in states:
+            name = f"{program}, {which}: {cell}"
+            steps[name] = partial(_measure, served, program, which, cell, drawn)
     with quiet(bars=False), locked(models), Bars(console, transient=True) as bars:
+        # Before the cells, which may run beside each other.
+        for program, which in states[1:]:
+            served.path(program, which)
         bar = bars.add("Asking", len(steps))
         result = run_steps(
             output / "serving.json",
@@ -163,7 +172,7 @@ def run(
             },
             steps,
             resume=resume,
-            on_step=lambda number, name: bars.step(bar, number, name),
+            on_step=lambda number, name: bars.step(bar, number, name), engine=engine,
         )  # fmt: skip
     show(console, [table(result)], [output / "serving.json", *figures(output)])
 
@@ -173,10 +182,9 @@ def _measure(
     engine: str,
     which: str,
     cell: Cell,
-    draw: Callable[[Cell], list[Question]],
+    drawn: list[Question],
 ) -> dict[str, list[dict[str, Any]]]:
     """Ask one engine with one model all questions of a cell."""
-    drawn = draw(cell)
     with served.asking(engine, which, cell.length + ANSWER_ROOM) as ask:
         correct = ask(drawn)
     record = {

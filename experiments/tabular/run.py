@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,7 +16,15 @@ import typer
 from rich.console import Console
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from experiments.common.command import Output, Quick, Resume, current_command, say, show
+from experiments.common.command import (
+    EngineName,
+    Output,
+    Quick,
+    Resume,
+    current_command,
+    say,
+    show,
+)
 from experiments.tabular import arms, design, prior
 from experiments.tabular.comparisons import fit_table, report_table
 from experiments.tabular.data import TableInfo, choose_tables, load_index, load_table, split
@@ -32,12 +40,14 @@ from experiments.tabular.model import (
 )
 from experiments.tabular.prior import fit_strengths, load_strengths
 from experiments.tabular.records import Cell, Record, Results
+from sharpmax._engine import Engine, Tell, run_cells, started
 from sharpmax._files import RefusedError, refuse_earlier
 
 __all__ = ["fit", "run", "setup"]
 
 Array = np.ndarray[Any, Any]
 Load = Callable[[str], tuple[Array, Array]]
+Found = tuple[Record, dict[str, Array]]
 
 CHECKPOINT = "tabpfn.safetensors"
 STRENGTHS = "strengths.json"
@@ -91,6 +101,7 @@ def run(
     output: Output = Path("build/tabular/run"),
     quick: Quick = False,
     resume: Resume = False,
+    engine: EngineName = "local",
 ) -> None:
     """Run the cells that are missing, and print what the held-back tables say.
 
@@ -117,16 +128,20 @@ def run(
     if quick and not strengths.exists():
         fit_strengths(model, strengths, prior.QUICK, results.command)
     fitted = load_strengths(strengths) if strengths.exists() else None
-    wanted = (
-        cell
-        for cell in chain(
+
+    def wanted() -> Iterator[Cell]:
+        every = chain(
             design.cells(plan, tables, results),
             design.added_cells(plan, tables, results, fitted is not None),
         )
-        if cell.size <= largest and (not only or cell.arm in only.split(","))
-    )
+        # The design names some cells more than once.
+        for cell in dict.fromkeys(every) if engine == "ray" else every:
+            chosen = cell.size <= largest and (not only or cell.arm in only.split(","))
+            if chosen and cell not in results.records and _ready(cell, results):
+                yield cell
+
     predict = partial(_predict, plan, results, model, load, fitted)
-    _fill(wanted, results, predict, time.monotonic() + 60 * minutes, Console())
+    _fill(wanted, results, predict, time.monotonic() + 60 * minutes, Console(), engine)
     show(Console(), [report_table(results)], [path, *figures(output)])
 
 
@@ -156,31 +171,48 @@ def fit(
 
 
 def _fill(
-    cells: Iterable[Cell],
+    wanted: Callable[[], Iterator[Cell]],
     results: Results,
-    predict: Callable[[Cell], tuple[arms.Predicted, Array]],
+    predict: Callable[[Cell, Tell], Found],
     deadline: float,
     console: Console,
+    engine: Engine,
 ) -> None:
-    """Run the missing cells in their order until the deadline."""
-    # The choice, and with it the later cells, depends on the earlier ones: cells come one by one.
-    for cell in cells:
-        if cell in results.records:
-            continue
-        if time.monotonic() > deadline:
-            say(console, "Stopped; continue with --resume")
-            return
-        started = time.process_time()
-        predicted, classes = predict(cell)
-        seconds = time.process_time() - started
-        beta = None if predicted.beta is None else float(predicted.beta.mean())
-        found = {
-            name: round(value, 6) for name, value in measure(predicted.logits, classes).items()
-        }
-        results.records[cell] = Record(
-            cell, **found, seconds=round(seconds, 2), beta=None if beta is None else round(beta, 5)
-        )
-        results.save()
+    """Run the missing cells in their order until the deadline.
+
+    Some cells depend on others, and the choice, with the cells behind it, on those before it. Cells
+    that run beside each other are therefore run in rounds, each with all that are ready.
+    """
+
+    def in_time() -> Iterator[Cell]:
+        for cell in wanted():
+            if time.monotonic() > deadline:
+                return
+            yield cell
+
+    done = -1
+    with started(engine):
+        while done < len(results.records):
+            done = len(results.records)
+            for cell, (record, heads) in run_cells(predict, in_time(), engine=engine):
+                results.records[cell] = record
+                for kind, values in heads.items():
+                    results.keep_heads(kind, cell, values)
+                results.save()
+                if time.monotonic() > deadline:
+                    break
+    if next(wanted(), None) is not None:
+        say(console, "Stopped; continue with --resume")
+
+
+def _ready(cell: Cell, results: Results) -> bool:
+    """Tell whether the results have what a cell needs from other cells."""
+    if arms.is_remedy(cell.arm) or cell.arm == "plain":
+        return True
+    matched = cell.arm.startswith("matched")
+    size = cell.size if matched else arms.TRAINED
+    found = results.find_heads("beta" if matched else "entropy", cell.table, cell.split, size)
+    return found is not None
 
 
 def _predict(
@@ -190,33 +222,52 @@ def _predict(
     load: Load,
     strengths: Array | None,
     cell: Cell,
-) -> tuple[arms.Predicted, Array]:
-    """Predict one cell; return the prediction and the true classes."""
+    tell: Tell,  # noqa: ARG001  (a cell takes seconds)
+) -> Found:
+    """Predict and measure one cell; return its record, and numbers per head by what they are."""
+    started = time.process_time()
+    predicted, classes, heads = _predicted(plan, results, model, load, strengths, cell)
+    seconds = time.process_time() - started
+    beta = None if predicted.beta is None else float(predicted.beta.mean())
+    found = {name: round(value, 6) for name, value in measure(predicted.logits, classes).items()}
+    beta = None if beta is None else round(beta, 5)
+    return Record(cell, **found, seconds=round(seconds, 2), beta=beta), heads
+
+
+def _predicted(
+    plan: design.Design,
+    results: Results,
+    model: TabularTransformer,
+    load: Load,
+    strengths: Array | None,
+    cell: Cell,
+) -> tuple[arms.Predicted, Array, dict[str, Array]]:
+    """Predict one cell; return the prediction, the true classes and numbers per head."""
     x, y = load(cell.table)
     drawn = split(x, y, cell.split, plan.test_rows)
     context, classes = drawn.context_x[: cell.size], drawn.context_y[: cell.size]
     given = arms.Given(context, classes, drawn.test_x, int(y.max()) + 1)
     if arms.is_remedy(cell.arm):
-        return arms.remedy(cell.arm, model, given, cell.split), drawn.test_y
+        return arms.remedy(cell.arm, model, given, cell.split), drawn.test_y, {}
     if cell.arm == "plain":
         if cell.size == arms.TRAINED:
             logits, entropies = arms.entropies(model, given)
-            results.keep_heads("entropy", cell, entropies)
-            return arms.Predicted(logits), drawn.test_y
-        return arms.Predicted(given.predict(model)), drawn.test_y
+            return arms.Predicted(logits), drawn.test_y, {"entropy": entropies}
+        return arms.Predicted(given.predict(model)), drawn.test_y, {}
     reference = results.find_heads("entropy", cell.table, cell.split, arms.TRAINED)
     matched = results.find_heads("beta", cell.table, cell.split, cell.size)
     assert reference is not None
     policy = arms.policies_of(cell.arm, reference, matched, strengths)
     predicted = arms.sharpened(model, policy, given)
     adaptive = design.chosen_arm(plan, results, adaptive=True)
+    heads = {}
     if predicted.beta is not None and cell.arm == adaptive:
-        results.keep_heads("beta", cell, predicted.beta)
+        heads["beta"] = predicted.beta
     if cell.arm == "matched" and matched is not None:
         predicted = replace(predicted, beta=matched.mean(keepdims=True))
     elif cell.arm == "matched-heads":
         predicted = replace(predicted, beta=matched)
-    return predicted, drawn.test_y
+    return predicted, drawn.test_y, heads
 
 
 def _quick() -> tuple[TabularTransformer, list[TableInfo], Load]:

@@ -12,16 +12,16 @@ import typer
 def command_line(context: typer.Context, program: str = "sharpmax") -> str:
     """Build the command that was run: its name and every option that differs from its default.
 
-    Options appear in the order of their declaration. `--resume` and an absolute `--output` are left
-    out: they do not affect the results. Other absolute paths lose their folders, which belong to
-    the machine.
+    Options appear in the order of their declaration. `--resume`, `--engine` and an absolute
+    `--output` are left out: they do not affect the results. Other absolute paths lose their
+    folders, which belong to the machine.
     """
     words = [context.info_name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""
         value = context.params.get(name)
         source = context.get_parameter_source(name)
-        if name == "resume" or source is None or source.name == "DEFAULT":
+        if name in ("resume", "engine") or source is None or source.name == "DEFAULT":
             continue
         # As strings, because a default may be of another type than the value that was parsed.
         if str(value) == str(parameter.get_default(context)):

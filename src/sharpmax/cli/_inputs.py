@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from typer import Argument, Option
 
+from sharpmax._engine import Engine, require_engine
+
 Model = Annotated[
     str,
     Argument(
@@ -42,6 +44,22 @@ Contexts = Annotated[int, Option(min=2, help="Passages of text that these questi
 Windows = Annotated[int, Option(min=2, help="Windows of text per length in the evaluation.")]
 Seed = Annotated[int, Option(min=0, help="Seed of the questions and of their order.")]
 Resume = Annotated[bool, Option("--resume", help="Resume an interrupted run.")]
+
+
+def _installed(engine: Engine) -> Engine:
+    require_engine(engine)
+    return engine
+
+
+EngineName = Annotated[
+    Engine,
+    Option(
+        "--engine",
+        callback=_installed,
+        help="Where independent cells run: local, one after the other; or ray, on the Ray cluster "
+        "that RAY_ADDRESS names or `ray start` began, or else on one that is begun here.",
+    ),
+]
 
 
 def refuse(option: str, message: str) -> NoReturn:

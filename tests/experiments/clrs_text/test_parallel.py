@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import multiprocessing
-import queue
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from experiments.clrs_text import parallel
 from experiments.clrs_text.parallel import run_in_parallel
 from experiments.clrs_text.recipe import arms_of, small_recipe
 from experiments.clrs_text.records import Table
@@ -45,31 +41,5 @@ def test_a_failure_in_a_process_is_raised(tmp_path: Path) -> None:
     study = Study(tmp_path, _SETTINGS, "a command")
     arms = arms_of(replace(_RECIPE, learning_rate=float("inf")), ["paper"])
     with pytest.raises(FloatingPointError, match="the loss is nan"):
-        run_in_parallel(study, arms, 1)
+        run_in_parallel(study, arms, 2)
     assert not study.table.records
-
-
-def test_a_process_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    messages: queue.Queue[object] = queue.Queue()
-    alive = True
-
-    class Parent:
-        def is_alive(self) -> bool:
-            return alive
-
-    class Trains:
-        def train_and_test(
-            self, arm: object, seed: int, on_training: Callable[[object], None], *_: object
-        ) -> None:
-            on_training("at a step")
-
-    monkeypatch.setattr(multiprocessing, "parent_process", Parent)
-    monkeypatch.setitem(parallel._worker, "messages", messages)
-    monkeypatch.setitem(parallel._worker, "study", Trains())
-    (arm,) = arms_of(_RECIPE, [])
-    parallel._train_and_test(arm, 3)
-    assert messages.get() == (arm, 3, "at a step")
-    alive = False
-    with pytest.raises(SystemExit):
-        parallel._train_and_test(arm, 3)
-    assert messages.empty()
