@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from experiments.common.command import Output, Quick, Resume, show
+from experiments.common.command import EngineName, Output, Quick, Resume, show
 from experiments.common.documents import write_pages
 from experiments.common.tiny import save_tiny
 from experiments.smollm2.tables import tables
@@ -75,6 +75,7 @@ def run(
     output: Output = Path("build/smollm2"),
     quick: Quick = False,
     resume: Resume = False,
+    engine: EngineName = "local",
 ) -> None:
     """Diagnose SmolLM2, fit four families of calibrations, and compare them with controls.
 
@@ -105,6 +106,7 @@ def run(
     _sharpmax(
         "evaluate", model, scale.evaluate, "--tasks", "maximum", "--text", str(test_text),
         *(word for each in calibrations for word in ("--calibration", each)), *place, "--resume",
+        "--engine", engine,
     )  # fmt: skip
     text_of_tables = "\n\n".join(tables(output).values())
     show(Console(), written=write_pages(output, {"tables.md": text_of_tables}))

@@ -15,6 +15,7 @@ from sharpmax._settings import EvaluationSettings as Defaults
 from sharpmax.cli import _inputs as inputs
 from sharpmax.cli._command import command_line
 from sharpmax.cli._models import load, report, require_models, resumable, watch_evaluation
+from sharpmax.cli._ranks import first
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -62,6 +63,7 @@ def evaluate(
     dtype: inputs.Dtype = None,
     output: Annotated[Path, Option(help="Folder for the results.")] = Path("build/evaluation"),
     resume: inputs.Resume = False,
+    engine: inputs.EngineName = "local",
 ) -> None:
     """Measure the accuracy of MODEL on long prompts, with and without calibrations.
 
@@ -82,8 +84,9 @@ def evaluate(
 
     console = Console()
     # Before the work, so that a folder that cannot be written to is found at once.
-    output.mkdir(parents=True, exist_ok=True)
-    context.with_resource(locked(output))
+    if first():
+        output.mkdir(parents=True, exist_ok=True)
+        context.with_resource(locked(output))
     loaded, tokenizer = load(console, model, dtype, causal=True)
     calibrations = _calibrations(calibration or [], loaded)
     with resumable(console, output), watch_evaluation(console) as on_progress:
@@ -92,9 +95,10 @@ def evaluate(
             tasks=chosen_tasks, lengths=chosen_lengths, wordings=chosen_wordings,
             questions=questions, contexts=contexts, windows=windows, seed=seed,
             path=output / "evaluation.json", resume=resume, command=command_line(context),
-            on_progress=on_progress,
+            engine=engine, on_progress=on_progress,
         )  # fmt: skip
-    report(console, output, evaluation)
+    if first():
+        report(console, output, evaluation)
 
 
 def _calibrations(given: list[str], model: PreTrainedModel) -> dict[str, Calibration]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from itertools import count, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
+from sharpmax._engine import Engine, Tell, run_cells
 from sharpmax._files import SettingsChangedError, locked, refuse_earlier
 from sharpmax._settings import METRIC, TASKS, WORDINGS, EvaluationSettings, Task, Wording
 from sharpmax._version import __version__
-from sharpmax.models._answers import answer
+from sharpmax.models._answers import answer_shared
 from sharpmax.models._calibration.objectives import text_loss
 from sharpmax.models._calibration.result import Calibration
 from sharpmax.models._evaluation import cells as asking
@@ -27,6 +30,7 @@ from sharpmax.models._inspect import (
     inner_model,
 )
 from sharpmax.models._open import open_model
+from sharpmax.models._share import Share
 from sharpmax.models._sharpen import sharpen
 from sharpmax.models._way import evaluation_mode
 from sharpmax.policies import Policy
@@ -81,6 +85,7 @@ def evaluate(
     path: str | Path | None = None,
     resume: bool = False,
     command: str = "",
+    engine: Engine = "local",
     on_progress: OnProgress | None = None,
 ) -> Evaluation:
     """Measure the accuracy of a language model on long prompts, and its loss on long text.
@@ -118,6 +123,8 @@ def evaluate(
         path: File that is written after every cell, so that the evaluation can be resumed.
         resume: Resume the evaluation in `path`; without it an existing file is refused.
         command: Command to store in the file.
+        engine: "local" asks arm by arm and cell by cell; "ray" asks several at a time on a Ray
+            cluster, which gets a copy of the model.
         on_progress: Called after each question and window.
 
     Returns:
@@ -161,12 +168,12 @@ def evaluate(
         way, most = open_model(model), max(map(len, data.values()))
         name = Path(way.identity[0]).name or way.identity[1]
         settings = EvaluationSettings(name, {}, most, most, 0, seed, way.dtype)
-        with _alone(path):
-            evaluation = open_evaluation(path, settings, command, resume=resume)
+        cells = [Cell(METRIC, length) for length in lengths or sorted(data)]
+        with ExitStack() as stack:
+            evaluation = _opened(way.share, stack, path, settings, command, resume)
             run(
-                evaluation, way.model, None, (), arms,
-                [Cell(METRIC, length) for length in lengths or sorted(data)],
-                metric=metric, data=data, path=path, on_progress=on_progress,
+                evaluation, way.model, None, (), arms, cells,
+                metric=metric, data=data, path=path, engine=engine, on_progress=on_progress,
             )  # fmt: skip
         return evaluation
     if tokenizer is None:
@@ -181,22 +188,35 @@ def evaluate(
         **facts_of(inner, by_name), questions=questions, contexts=contexts, windows=windows,
         seed=seed,
     )  # fmt: skip
-    with _alone(path):
-        evaluation = open_evaluation(path, settings, command, resume=resume)
+    with ExitStack() as stack:
+        share = open_model(inner).share
+        evaluation = _opened(share, stack, path, settings, command, resume)
         run(
             evaluation, inner, tokenizer, list(by_name.values()), arms, cells,
-            path=path, on_progress=on_progress,
+            path=path, engine=engine, on_progress=on_progress,
         )  # fmt: skip
     return evaluation
 
 
-def _alone(path: str | Path | None) -> AbstractContextManager[None]:
-    """Hold the folder of a file, so that two runs cannot overwrite each other's results."""
-    if path is None:
-        return nullcontext()
-    folder = Path(path).absolute().parent
-    folder.mkdir(parents=True, exist_ok=True)
-    return locked(folder)
+def _opened(
+    share: Share,
+    stack: ExitStack,
+    path: str | Path | None,
+    settings: EvaluationSettings,
+    command: str,
+    resume: bool,
+) -> Evaluation:
+    """Open an evaluation on the first rank, and hold its folder against other runs."""
+
+    def opened() -> Evaluation:
+        if path is not None:
+            folder = Path(path).absolute().parent
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+        return open_evaluation(path, settings, command, resume=resume)
+
+    share.agree(settings=settings)
+    return share.once(opened)
 
 
 def named_texts(texts: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
@@ -253,39 +273,84 @@ def run(
     metric: Metric | None = None,
     data: Mapping[int, Sequence[Any]] | None = None,
     path: str | Path | None = None,
+    engine: Engine = "local",
     on_progress: OnProgress | None = None,
 ) -> None:
     """Add the missing results to an evaluation, and write its file after every one of them."""
+    share = open_model(model).share
+    share.agree(arms=[*arms], cells=[*map(str, cells)])
+    if engine != "local" and share.size > 1:
+        raise ValueError(
+            f"engine: expected 'local' where {share.size} ranks share the questions, got {engine!r}"
+        )
     evaluation.add_arms(arms)
-    missing = {c: [arm for arm in arms if evaluation.find(arm, c) is None] for c in cells}
-    total, finished = sum(map(len, missing.values())), 0
+    order = {(arm, cell): place for place, (cell, arm) in enumerate(product(cells, arms))}
+    missing = [pair for pair in order if evaluation.find(*pair) is None]
+    # Arms that do the same share their answers.
+    asked: dict[tuple[str, Cell], str] = {}
+    for arm, cell in missing:
+        if evaluation.equal(arm, cell) is None:
+            asked.setdefault((json.dumps(evaluation.arms[arm], sort_keys=True), cell), arm)
+    waiting = len(missing)
 
-    def tell(arm: str, cell: Cell, before: int, answered: int, count: int) -> None:
-        done = before + (answered == count)
-        if on_progress is not None:
-            on_progress(EvaluationProgress(arm, cell, answered, count, done, total))
+    def on_message(pair: tuple[str, Cell], at: tuple[int, int]) -> None:
+        if on_progress is not None and share.first:
+            done = len(missing) - waiting + (at[0] == at[1])
+            on_progress(EvaluationProgress(*pair, *at, done, len(missing)))
 
-    for cell, waiting in missing.items():
-        if not waiting:
-            continue
-        # All arms get the same items, so that differences are paired.
-        if data is not None:
-            drawn = list(data[cell.length])
-        else:
-            assert tokenizer is not None
-            drawn = asking.items(cell, tokenizer, texts, model, evaluation.settings)
-        for arm in waiting:
-            found = evaluation.equal(arm, cell)
-            if found is None:
-                on_item = partial(tell, arm, cell, finished)
-                found = _measure(model, arm, arms[arm], cell, drawn, on_item, metric)
-            evaluation.results.append(found)
-            finished += 1
-            if path is not None:
+    def keep(*found: CellResult) -> None:
+        """Keep a result, and those of arms that do the same as one that is there."""
+        nonlocal waiting
+        before = len(evaluation.results)
+        evaluation.results += found
+        for pair in missing:
+            if evaluation.find(*pair) is None and (same := evaluation.equal(*pair)) is not None:
+                evaluation.results.append(same)
+        if new := len(evaluation.results) - before:
+            waiting -= new
+            evaluation.results.sort(key=lambda each: order.get((each.arm, each.cell), len(order)))
+            if path is not None and share.first:
                 evaluation.save(path)
+
+    keep()
+    ask = _Ask(share, model, tokenizer, texts, arms, evaluation.settings, metric, data)
+    pairs = [(arm, cell) for (_, cell), arm in asked.items()]
+    for _, found in run_cells(ask, pairs, engine=engine, on_message=on_message):
+        keep(found)
+
+
+@dataclass
+class _Ask:
+    """Ask a model the items of a cell, with the change of an arm."""
+
+    share: Share
+    model: Any
+    tokenizer: Tokenizer | None
+    texts: Sequence[str]
+    arms: Mapping[str, Change]
+    settings: EvaluationSettings
+    metric: Metric | None
+    data: Mapping[int, Sequence[Any]] | None
+    drawn: tuple[Cell, list[Any]] | None = None  # the last ones
+
+    def __call__(self, pair: tuple[str, Cell], tell: Tell) -> CellResult:
+        arm, cell = pair
+        # All arms get the same items, so that differences are paired.
+        if self.drawn is None or self.drawn[0] != cell:
+            if self.data is not None:
+                items = list(self.data[cell.length])
+            else:
+                assert self.tokenizer is not None
+                items = asking.items(cell, self.tokenizer, self.texts, self.model, self.settings)
+            self.drawn = cell, items
+        return _measure(
+            self.share, self.model, arm, self.arms[arm], cell, self.drawn[1],
+            lambda *at: tell(at), self.metric,
+        )  # fmt: skip
 
 
 def _measure(
+    share: Share,
     model: Any,
     arm: str,
     change: Change,
@@ -295,22 +360,21 @@ def _measure(
     metric: Metric | None = None,
 ) -> CellResult:
     """Ask the model all items of a cell."""
-    values: list[float] = []
     log_probabilities: list[float] = []
     example = None if metric is None else lambda found: metric(found, drawn[:1])
     changed = nullcontext() if change is None else sharpen(model, change, example=example)
+    done = count(1)
+
+    def measured(item: Any) -> float:
+        (value,) = text_loss(model, [item]) if metric is None else metric(model, [item])
+        on_item(int(share.of_all(next(done), len(drawn))), len(drawn))
+        return float(value)
+
     with changed, evaluation_mode(model), torch.no_grad():
-        if metric is not None:
-            for item in drawn:
-                (value,) = metric(model, [item])
-                values.append(float(value))
-                on_item(len(values), len(drawn))
-        elif cell.task == "text":
-            for window in drawn:
-                values += text_loss(model, [window]).tolist()
-                on_item(len(values), len(drawn))
+        if metric is not None or cell.task == "text":
+            values = share.map(measured, drawn)
         else:
-            answers = answer(model, drawn, on_item)
+            answers = answer_shared(share, model, drawn, on_item)
             values = [float(each.exact) for each in answers]
             log_probabilities = [each.log_probability for each in answers]
     return CellResult(
