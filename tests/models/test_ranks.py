@@ -161,7 +161,8 @@ def test_evaluate(two: Pool, tmp_path: Path) -> None:
     both = two.call(model_calls.evaluate, *[(path, {}) for path in paths])
     for ours, theirs, _ in both:
         assert_alike(ours, one)
-        assert 0.4 * passes < theirs < 0.7 * passes
+        assert theirs < passes
+    assert sum(each[1] for each in both) == passes, "no question is asked twice"
     assert both[1][2] == 0, "only the first rank shows progress"
     assert 0 < both[0][2] < steps
     assert not paths[1].parent.exists(), "only the first rank writes"

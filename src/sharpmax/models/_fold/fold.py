@@ -32,7 +32,7 @@ from sharpmax.models._fold.report import (
     refusals,
 )
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import embedding, positions
+from sharpmax.models._inspect import embedding, input_device, positions
 from sharpmax.models._open import open_model
 from sharpmax.models._rule import Rule, changed
 from sharpmax.models._sharpen import plan
@@ -297,7 +297,7 @@ def _arguments(
     else:
         source = "random tokens"
         ids = torch.randint(size, (length,), generator=torch.Generator().manual_seed(0))
-    ids = ids[None].to(model.device)
+    ids = ids[None].to(input_device(model))
     arguments: dict[str, Any] = {"input_ids": ids}
     if getattr(model.config, "is_encoder_decoder", False):
         arguments["decoder_input_ids"] = ids
