@@ -151,8 +151,10 @@ inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile
       const int64_t place = static_cast<int64_t>(n) * rows + at;
       const V logit = V::load(tile + place), raw = logit - anchor;
       // What is hidden stays out of it, in a row that is NaN as well. In a hard row all but the maxima lose their weight.
-      const Bits<T> hidden = equal(logit, V::splat(-kInfinity<T>)), lost = hidden | (hard & ~equal(raw, V::zero()));
-      const V weight = select<T>(lost, V::zero(), exp_nonpositive(factor * raw - logmass));
+      const V exponent = factor * raw - logmass;
+      const Bits<T> hidden = equal(logit, V::splat(-kInfinity<T>));
+      const Bits<T> lost = hidden | greater(V::splat(kLost<T>), exponent) | (hard & ~equal(raw, V::zero()));
+      const V weight = select<T>(lost, V::zero(), exp_nonpositive(exponent));
       V gradient = slope * (weight * (V::load(weights + place) - inner));
       if constexpr (extra) {
         // Finite even where a key is hidden: its weight is zero, and zero times this must be zero.

@@ -52,6 +52,11 @@ template <class Number> inline Rows<Number> stored_rows(const Strided& tensor, i
   return {reinterpret_cast<const Number*>(address(tensor, batch, head, first)), tensor.row};
 }
 
+template <class Number> SHARPMAX_INLINE void prefetch_numbers(const Number* from, int64_t count) {
+  const auto* bytes = reinterpret_cast<const char*>(from);
+  for (int64_t at = 0; at < count * static_cast<int64_t>(sizeof(Number)); at += kLine) prefetch(bytes + at);
+}
+
 // logits[r][n] = query[r] · keys[n], for n < count.
 template <class T, int rows, class Number>
 __attribute__((noinline)) void dot_keys(
@@ -66,7 +71,7 @@ __attribute__((noinline)) void dot_keys(
     for (int k = 0; k < height; ++k) {
       const int key = first + k < count ? first + k : count - 1;
       pointers[k] = keys[key];
-      if (first + k < count && key < ahead) prefetch(keys[key + kPrefetchKeys], width * sizeof(Number));
+      if (first + k < count && key < ahead) prefetch_numbers(keys[key + kPrefetchKeys], width);
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) sums[k][r] = typename V::Native{};
     }
@@ -102,7 +107,7 @@ SHARPMAX_INLINE void blend_columns(
   tile.clear();
   for (int n = 0; n < count; ++n) {
     if (n + kPrefetchKeys < reach)
-      prefetch(values[n + kPrefetchKeys] + column, vectors * Vector<T>::width * static_cast<int64_t>(sizeof(Number)));
+      prefetch_numbers(values[n + kPrefetchKeys] + column, vectors * Vector<T>::width);
     tile.add(values[n] + column, [&](int r) SHARPMAX_INLINE_LAMBDA { return weights[n * rows + r]; });
   }
   tile.add_to(output + column, output_stride, rows);
@@ -216,8 +221,9 @@ inline int weigh_chunk(
     for (int r = 0; r < rows; ++r) {
       const V anchor = V::splat(panel.anchor[first_row + r]), factor = V::splat(panel.factor[first_row + r]);
       const V exponent = factor * (V::load(logits[r] + n) - anchor);
-      matters |= greater(exponent, V::splat(threshold));
-      const V weight = exp_nonpositive(exponent);
+      const Bits<T> above = greater(exponent, V::splat(threshold));
+      matters |= above;
+      const V weight = exp_bounded(select<T>(above, exponent, V::splat(kVanishing<T>)));
       total[r] += weight;
       weight.store(weight_rows[r]);
     }

@@ -116,19 +116,13 @@ template <class T> inline void level_rows(Panel<T>& panel) {
   }
 }
 
-// What to prefetch while a block is computed: the next values, unless null, and the next logits, if they are not in the
-// second-level cache.
-template <class Number> struct Ahead {
-  const Number* values = nullptr;
-  int64_t value_bytes = 0;
-  bool logits = false;
-};
-
-// Computes the weights of a block without keys whose weights are negligible in all rows. Returns the number of keys kept.
+// Computes the weights of a block without keys whose weights are negligible in all rows. Returns the number of keys kept. A weight
+// that is negligible in its own row becomes zero: its products may be below the normal numbers, and some processors take a hundred
+// cycles for each of those.
 template <class T, int vectors, class Number>
 inline int weigh_block(
-    Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, Rows<Number> values, const Ahead<Number>& ahead,
-    T* weights, const Number** kept) {
+    Panel<T>& panel, const T* tile, const T* peaks, int count, T threshold, Rows<Number> values, T* weights,
+    const Number** kept) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
   V anchor[vectors], factor[vectors], total[vectors];
@@ -137,7 +131,7 @@ inline int weigh_block(
     factor[v] = V::load(panel.factor + v * V::width);
     total[v] = V::zero();
   }
-  const V limit = V::splat(threshold);
+  const V limit = V::splat(threshold), vanishing = V::splat(kVanishing<T>);
   int number = 0;
   for (int first = 0; first < count; first += kGroup, peaks += rows) {
     if (!group_matters<T, vectors>(panel, peaks, threshold)) continue;
@@ -147,16 +141,16 @@ inline int weigh_block(
 #pragma GCC unroll 3
       for (int v = 0; v < vectors; ++v) {
         exponent[v] = factor[v] * (V::load(tile + n * rows + v * V::width) - anchor[v]);
-        matters |= greater(exponent[v], limit);
+        const Bits<T> above = greater(exponent[v], limit);
+        matters |= above;
+        exponent[v] = select<T>(above, exponent[v], vanishing);
       }
 #pragma GCC unroll 3
       for (int v = 0; v < vectors; ++v) {
-        const V weight = exp_nonpositive(exponent[v]);
+        const V weight = exp_bounded(exponent[v]);
         total[v] += weight;
         weight.store(weights + number * rows + v * V::width);
       }
-      if (ahead.logits) prefetch(tile + (n + kBlock) * rows, rows * static_cast<int64_t>(sizeof(T)));
-      if (ahead.values) prefetch(ahead.values + n * values.stride, ahead.value_bytes);
       kept[number] = values[n];
       number += any<T>(matters);
     }
@@ -290,10 +284,6 @@ inline void first_pass(
         T* tile = keep ? panel.logits + (from - panel.first) * panel.stride() : panel.logits;
         T* peaks = keep ? panel.peaks + start / kBlock * kGroups * panel.stride() : nullptr;
         const int count = static_cast<int>(to - from);
-        if (keep && number > 1) { // the logits of one panel stay in the second-level cache
-          const int64_t block = static_cast<int64_t>(kBlock) * panel.stride();
-          prefetch_to_write(tile + block, block * static_cast<int64_t>(sizeof(T)));
-        }
         if (score_block<T, vectors>(
                 problem, panel, batch, keys.from(from - start), from, count, mask, tile, nullptr, halves.from(from - start)))
           gather_statistics<T, vectors>(panel, tile, count, peaks);
@@ -335,7 +325,7 @@ inline void second_pass(
                 reinterpret_cast<const BFloat16*>(address(problem.value, batch, key_head, from)), problem.value.row};
             const auto addresses = reinterpret_cast<const BFloat16**>(kept);
             const int count =
-                weigh_block<T, vectors>(panel, tile, peaks, length, threshold, halves, Ahead<BFloat16>(), weights, addresses);
+                weigh_block<T, vectors>(panel, tile, peaks, length, threshold, halves, weights, addresses);
             auto* pairs = reinterpret_cast<uint32_t*>(value_scratch);
             return accumulate_halves<vectors>(addresses, weights, count, problem.value_width, pairs, panel.output);
           }
@@ -343,16 +333,13 @@ inline void second_pass(
         if (!values.data)
           values =
               rows_of(problem.value, batch, key_head, start, stop - start, problem.value_width, value_scratch, copied);
-        Ahead<T> ahead;
-        ahead.logits = number > 1;
-        // The first panel prefetches for the others. Copied values need no prefetching.
-        if (p == 0 && !copied && stop + kBlock <= problem.keys) {
-          ahead.values = values[from - start + kBlock];
-          ahead.value_bytes = problem.value_width * static_cast<int64_t>(sizeof(T));
-        }
-        const int count = weigh_block<T, vectors>(
-            panel, tile, peaks, length, threshold, values.from(from - start), ahead, weights, kept);
-        accumulate_values<T, vectors>(kept, weights, count, problem.value_width, panel.output);
+        const int count =
+            weigh_block<T, vectors>(panel, tile, peaks, length, threshold, values.from(from - start), weights, kept);
+        // The first panel prefetches values for the others. Copied values need no prefetching.
+        const int64_t distance = p == 0 && !copied ? kBlock * values.stride : 0;
+        const int64_t lines = kBlock * panel.stride() * static_cast<int64_t>(sizeof(T)) / kLine;
+        accumulate_values<T, vectors>(
+            kept, weights, count, problem.value_width, panel.output, distance, tile + kBlock * panel.stride(), lines);
       });
     }
   }

@@ -101,14 +101,6 @@ template <class T> class Buffer {
   T* data_;
 };
 
-// Prefetches memory that will be read soon. Addresses past the end of an array do no harm.
-SHARPMAX_INLINE void prefetch(const void* from, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 0, 3);
-}
-SHARPMAX_INLINE void prefetch_to_write(const void* from, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at, 1, 2);
-}
-
 // Calls function(Type()) with the C++ type of a scalar.
 template <class Function> SHARPMAX_INLINE auto with_type(Scalar scalar, Function&& function) {
   switch (scalar) {

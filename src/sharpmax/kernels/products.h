@@ -3,6 +3,8 @@
 // sums need no reduction across lanes.
 #pragma once
 
+#include <algorithm>
+
 #include "half.h"
 
 namespace sharpmax::SHARPMAX_VARIANT {
@@ -60,10 +62,19 @@ template <class T, int height, int vectors> struct Tile {
   }
 };
 
-// logits[j][row] = sum over d of keys[j][d] * query[d][row], for j < count. `query` is [width][vectors * lanes].
+constexpr int64_t kLine = 64; // bytes of a cache line
+
+// Prefetches memory that will be read or written soon. Addresses past the end of an array do no harm.
+SHARPMAX_INLINE void prefetch(const void* from) { __builtin_prefetch(from, 0, 3); }
+SHARPMAX_INLINE void prefetch_to_write(const void* from) { __builtin_prefetch(from, 1, 2); }
+
+// logits[j][row] = sum over d of keys[j][d] * query[d][row], for j < count. `query` is [width][vectors * lanes]. Meanwhile the next
+// keys and the place of their logits are prefetched, a few lines at a time: the products leave room for it.
 template <class T, int vectors>
 __attribute__((noinline)) void multiply_keys(Rows<T> keys, int count, const T* query, int64_t width, T* logits) {
   constexpr int height = tile_height(vectors), rows = vectors * Vector<T>::width;
+  constexpr int64_t step = kLine / sizeof(T);
+  constexpr int lines = (height * vectors * kVectorBytes / kLine + 3) / 4; // to prefetch in each of four steps
   for (int first = 0; first < count; first += height) {
     const T* pointers[height];
 #pragma GCC unroll 24
@@ -72,10 +83,19 @@ __attribute__((noinline)) void multiply_keys(Rows<T> keys, int count, const T* q
     Tile<T, height, vectors> tile;
     tile.clear();
     const T* q = query;
-#pragma GCC unroll 2
-    for (int64_t d = 0; d < width; ++d, q += rows)
-      tile.add(q, [&](int k) SHARPMAX_INLINE_LAMBDA { return pointers[k][d]; });
     T* to = logits + static_cast<int64_t>(first) * rows;
+    const char* ahead = reinterpret_cast<const char*>(to + height * rows);
+    for (int64_t start = 0; start < width; start += step) {
+#pragma GCC unroll 24
+      for (int k = 0; k < height; ++k) prefetch(pointers[k] + start + height * keys.stride);
+      if (start < 4 * step)
+#pragma GCC unroll 6
+        for (int line = 0; line < lines; ++line, ahead += kLine) prefetch_to_write(ahead);
+      const int64_t stop = std::min(start + step, width);
+#pragma GCC unroll 2
+      for (int64_t d = start; d < stop; ++d, q += rows)
+        tile.add(q, [&](int k) SHARPMAX_INLINE_LAMBDA { return pointers[k][d]; });
+    }
     if (first + height <= count)
       tile.store(to, rows, height);
     else
@@ -85,19 +105,26 @@ __attribute__((noinline)) void multiply_keys(Rows<T> keys, int count, const T* q
 
 // output[c][row] += sum over n of values[n][c] * weights[n][row], for c < width and n < count. Values are given by their addresses,
 // so that keys without weight can be left out. The sum of a block is formed before it is added: blockwise summation keeps the
-// rounding error of long rows small.
+// rounding error of long rows small. Meanwhile the next values, `distance` numbers ahead, and `lines` lines from `next` on are
+// prefetched.
 template <class T, int vectors>
 __attribute__((noinline)) void accumulate_values(
-    const T* const* values, const T* weights, int count, int64_t width, T* output) {
+    const T* const* values, const T* weights, int count, int64_t width, T* output, int64_t distance = 0,
+    const T* next = nullptr, int64_t lines = 0) {
   constexpr int height = tile_height(vectors), rows = vectors * Vector<T>::width;
+  constexpr int64_t step = kLine / sizeof(T);
   for (int64_t first = 0; first < width; first += height) {
     Tile<T, height, vectors> tile;
     tile.clear();
     const T* w = weights;
+    const T* ahead = first / height * count < lines ? next + first / height * count * step : w;
     if (first + height <= width) {
 #pragma GCC unroll 2
       for (int n = 0; n < count; ++n, w += rows) {
         const T* value = values[n] + first;
+        prefetch(value + distance);
+        prefetch(ahead);
+        ahead += step;
         tile.add(w, [&](int k) SHARPMAX_INLINE_LAMBDA { return value[k]; });
       }
     } else {

@@ -99,16 +99,30 @@ template <class T> SHARPMAX_INLINE bool any(Bits<T> condition) {
 #endif
 }
 
-// The larger and the smaller of two; the second if either is NaN. Compilers turn each into one instruction.
+// The larger and the smaller of two; the second if either is NaN. GCC makes two instructions of the condition on AVX-512.
 template <class T> SHARPMAX_INLINE Vector<T> larger(Vector<T> a, Vector<T> b) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return {(typename Vector<T>::Native)_mm512_max_ps((__m512)a.lanes, (__m512)b.lanes)};
+  else return {(typename Vector<T>::Native)_mm512_max_pd((__m512d)a.lanes, (__m512d)b.lanes)};
+#else
   return {a.lanes > b.lanes ? a.lanes : b.lanes};
+#endif
 }
 template <class T> SHARPMAX_INLINE Vector<T> smaller(Vector<T> a, Vector<T> b) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return {(typename Vector<T>::Native)_mm512_min_ps((__m512)a.lanes, (__m512)b.lanes)};
+  else return {(typename Vector<T>::Native)_mm512_min_pd((__m512d)a.lanes, (__m512d)b.lanes)};
+#else
   return {a.lanes < b.lanes ? a.lanes : b.lanes};
+#endif
 }
 
 // At this argument the exponential below is exactly zero, because its exponent field is 0.
-template <class T> constexpr T kVanishing = sizeof(T) == 8 ? T(-709) : T(-88);
+template <class T> constexpr T kVanishing = sizeof(T) == 8 ? T(-708.2) : T(-87);
+
+// In gradients, weights are taken for zero where their logarithm is below this: products with smaller ones may be below the normal
+// numbers, and some processors take a hundred cycles for each of those.
+template <class T> constexpr T kLost = sizeof(T) == 8 ? T(-600) : T(-64);
 
 // The polynomial of 2^f for |f| <= 1/2, highest power first, and 1.5 * 2^mantissa + bias: adding it rounds to an integer in the
 // low bits.
@@ -130,15 +144,16 @@ template <> struct PowerOfTwo<double> {
 };
 
 // exp(x) for kVanishing <= x <= 0, with a relative error of about 1e-7 + 1e-8 |x| (float) or 1e-16 (double). exp(0) is exactly 1,
-// and NaN stays NaN: it survives the final multiplication. 2^n is made by shifting the rounded exponent, bias included, into place.
+// and NaN stays NaN: it survives the final multiplication. 2^(n - 1) is made by shifting the rounded exponent, bias included, into
+// place. The polynomial is doubled in turn, so that the product is zero or a normal number.
 template <class T> SHARPMAX_INLINE Vector<T> exp_bounded(Vector<T> x) {
   using Native = typename Vector<T>::Native;
   using Constants = PowerOfTwo<T>;
-  constexpr T log2e = static_cast<T>(1.44269504088896340736);
-  const Native rounded = x.lanes * log2e + Constants::shift;
-  const Native f = x.lanes * log2e - (rounded - Constants::shift);
-  Native p = Constants::coefficients[0] - Native{};
-  for (size_t k = 1; k < std::size(Constants::coefficients); ++k) p = p * f + Constants::coefficients[k];
+  constexpr T log2e = static_cast<T>(1.44269504088896340736), shift = Constants::shift - 1;
+  const Native rounded = x.lanes * log2e + shift;
+  const Native f = x.lanes * log2e - (rounded - shift);
+  Native p = 2 * Constants::coefficients[0] - Native{};
+  for (size_t k = 1; k < std::size(Constants::coefficients); ++k) p = p * f + 2 * Constants::coefficients[k];
   return {p * (Native)((Bits<T>)rounded << Constants::mantissa)};
 }
 
