@@ -74,6 +74,16 @@ def test_an_error_is_one_line(call: Callable[..., tuple[int, str, str]]) -> None
     assert "--steps" in err
 
 
+def test_an_experiment_with_timings_runs_here_alone(
+    call: Callable[..., tuple[int, str, str]],
+) -> None:
+    code, out, err = call("run", "--engine", "ray")
+    assert (code, out) == (2, "")
+    assert "this experiment takes timings, and cells that run beside each other slow" in err
+    told = call("run", "--engine", "local", "--steps", "3")[1]
+    assert told.startswith("python -m experiments.toy run --steps 3|3|")
+
+
 def test_help_names_the_verbs(call: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = call("--help")
     assert code == 0
