@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
+import functools
+import hashlib
+import inspect
 import io
 import itertools
 import os
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +25,37 @@ import typer
 from rich.console import Console
 
 from experiments.common.command import Output, Resume, current_command, show
-from experiments.common.timing import run_steps
-from sharpmax._attention.impl.triton.launch import Launch, Settings, function, launch
-from sharpmax._attention.impl.triton.table import ARCHITECTURES, Tile, candidates
-from sharpmax._files import RefusedError, versions
+from experiments.common.timing import read_benchmark, run_steps
+from sharpmax._attention.impl.triton.launch import (
+    Launch,
+    Settings,
+    function,
+    launch,
+    score_bits,
+)
+from sharpmax._attention.impl.triton.table import (
+    ARCHITECTURES,
+    KERNELS,
+    Tile,
+    candidates,
+    careful,
+)
+from sharpmax._files import RefusedError, versions, write_json
 from sharpmax.cli._progress import Bars
 from sharpmax.report._page.tables import Table
 
-__all__ = ["Configuration", "compile_kernels", "compiled", "configurations", "faults", "table"]
+__all__ = [
+    "Configuration",
+    "compile_kernels",
+    "compiled",
+    "configurations",
+    "drop_stale",
+    "faults",
+    "fingerprint",
+    "table",
+]
+
+FILE = "compilation.json"
 
 SHARED = {"sm_80": 99 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
 """The largest allocation of one program, in bytes; for sm_80 that of sm_86 and sm_89."""
@@ -42,21 +70,35 @@ INSTRUCTIONS = {
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 WIDTHS = (64, 128, 256)
-ODD_WIDTHS = (72, 192)
-"""Widths that are no power of two, one of them no multiple of 16."""
+TILED_WIDTHS = {"float32": (128, 256), "float16": (128,)}
+"""In float32 width 64 has the tiles of width 128; float16 has those of bfloat16."""
+OTHER_WIDTHS = {72: 72, 192: 128}
+"""Widths that are no power of two, one of them no multiple of 16, and the widths of the values."""
 LENGTH = 4096
 
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "measure": (
-        "causal", "boolean mask", "bias and softcap", "tempered", "decode", "decode, tempered",
-    ),
-    "attend": ("causal", "boolean mask", "bias and softcap", "one pass", "careful", "decode"),
-    "by_query": ("causal", "boolean mask", "bias and softcap", "statistics"),
-    "by_key": ("causal", "boolean mask", "bias and softcap", "statistics"),
-    "count_visible": ("causal", "boolean mask", "bias and softcap"),
-}  # fmt: skip
-"""What each kernel is compiled for. Sinks are no part of the kernels."""
-_COMMON = ("causal", "decode")
+COMMON: dict[str, tuple[str, ...]] = {
+    "measure": ("causal", "decode"),
+    "attend": ("causal", "careful", "decode", "careful decode"),
+    "by_query": ("causal",),
+    "by_key": ("causal",),
+    "count_visible": ("causal",),
+}
+"""What each kernel is compiled for at every width and dtype. Every call of `attend` launches it
+with care as well. Sinks are no part of the kernels."""
+
+RARE: dict[str, tuple[str, ...]] = {
+    "measure": ("boolean mask", "bias and softcap", "tempered", "tempered decode"),
+    "attend": ("boolean mask", "bias and softcap", "one pass"),
+    "by_query": ("boolean mask", "bias and softcap", "statistics"),
+    "by_key": ("boolean mask", "bias and softcap", "statistics"),
+    "count_visible": ("boolean mask", "bias and softcap"),
+}
+"""What each kernel is compiled for as well at width 128 in bfloat16, and some of it in float32."""
+
+RARE_IN_SINGLE = ("bias and softcap", "statistics")
+
+WITHOUT_PRODUCTS = ("tempered decode",)
+"""It reads the logits that an earlier launch kept."""
 
 
 @dataclass(frozen=True)
@@ -80,32 +122,36 @@ class Configuration:
 def configurations() -> list[Configuration]:
     """Return all of them, those that most users meet first.
 
-    In bfloat16 every tile of the table is compiled for causal attention and for decoding, the
-    default tile for the other variants as well. float16, which compiles to the same with another
-    matrix instruction, takes the default tile for causal attention and decoding; so do widths that
-    are no power of two, in bfloat16; float32 takes it for all.
+    In bfloat16, every tile of the table for causal attention and decoding at three widths; the
+    default tile at two other widths, and for other variants at one of the three. In float32 the
+    default tile at two widths, in float16 at one.
     """
     found = []
     for (dtype, number), width, architecture, kernel in itertools.product(
-        DTYPES.items(), WIDTHS + ODD_WIDTHS, ARCHITECTURES, VARIANTS
+        DTYPES.items(), WIDTHS + tuple(OTHER_WIDTHS), ARCHITECTURES, KERNELS
     ):
-        for variant in VARIANTS[kernel]:
-            tiles = candidates(architecture, kernel, width, 4 * _queries(variant), number.itemsize)
-            if (dtype == "float16" or width in ODD_WIDTHS) and variant not in _COMMON:
-                continue
-            if width in ODD_WIDTHS:
-                if dtype != "bfloat16":
-                    continue
+        half = dtype == "bfloat16"
+        if not half and width not in TILED_WIDTHS[dtype]:
+            continue
+        rare = RARE[kernel] if half and width == 128 else ()
+        if dtype == "float32" and width == 128:
+            rare = tuple(each for each in RARE[kernel] if each in RARE_IN_SINGLE)
+        for variant in COMMON[kernel] + rare:
+            plain = variant not in ("boolean mask", "bias and softcap")
+            tiles = candidates(
+                architecture, kernel, width, 4 * _queries(variant), number.itemsize, plain
+            )
+            if variant.startswith("careful"):
+                tiles = tuple(dict.fromkeys(map(careful, tiles)))
+            if not half or width in OTHER_WIDTHS or variant in rare:
                 tiles = tiles[:1]
-            some = tiles if dtype == "bfloat16" and variant in _COMMON else tiles[:1]
             found += [
-                Configuration(architecture, kernel, width, dtype, variant, tile) for tile in some
+                Configuration(architecture, kernel, width, dtype, variant, tile) for tile in tiles
             ]
     return sorted(
         found,
         key=lambda each: (
-            each.dtype == "float16",
-            each.variant not in _COMMON,
+            each.variant not in COMMON[each.kernel],
             each.dtype != "bfloat16",
             each.width not in (64, 128),
         ),
@@ -113,7 +159,7 @@ def configurations() -> list[Configuration]:
 
 
 def _queries(variant: str) -> int:
-    return 1 if variant.startswith("decode") else LENGTH
+    return 1 if variant.endswith("decode") else LENGTH
 
 
 def laid_out(configuration: Configuration) -> Launch:
@@ -129,7 +175,9 @@ def laid_out(configuration: Configuration) -> Launch:
         return torch.empty(shape, dtype=dtype, device="meta")
 
     rows = empty(1, 8, queries, dtype=torch.float32)
-    query, key, value = empty(1, 8, queries, width), *(empty(1, 2, LENGTH, width) for _ in "kv")
+    value_width = OTHER_WIDTHS.get(width, width)
+    query, key = empty(1, 8, queries, width), empty(1, 2, LENGTH, width)
+    value, row = empty(1, 2, LENGTH, value_width), empty(1, 8, queries, value_width)
     biased = variant == "bias and softcap"
     settings = Settings(0.125, 30.0 if biased else 0.0, -1, 0, LENGTH - queries)
     mask = None
@@ -145,23 +193,26 @@ def laid_out(configuration: Configuration) -> Launch:
     if kernel == "measure":
         given |= dict.fromkeys(("maximum", "mass", "moment", "square", "ties"), rows)
         given["count"] = empty(1, 8, queries, dtype=torch.int32)
-        options |= {"TEMPERED": "tempered" in variant, "TIED": variant != "decode"}
-        options["SCORES"] = {"decode": "write", "decode, tempered": "read"}.get(variant, "")
+        options |= {"TEMPERED": "tempered" in variant, "TIED": queries > 1}
+        options["SCORES"] = {"decode": "write", "tempered decode": "read"}.get(variant, "")
+        bits = max(score_bits(dtype), 24 if variant == "tempered decode" else 0)
+        options["BITS"] = bits if queries == 1 else 0
     elif kernel == "attend":
-        output = empty(8, 8, 1, width, dtype=torch.float32) if variant == "decode" else query
+        output = empty(8, 8, 1, value_width, dtype=torch.float32) if queries == 1 else row
         given |= {"value": value, "output": output, "odd": empty(LENGTH, dtype=torch.int32)}
         given |= dict.fromkeys(("known", "maximum", "relative"), rows)
         options |= {
             "negligible": -26.0,
             "KNOWN": variant != "one pass",
-            "CAREFUL": variant == "careful",
+            "CAREFUL": variant.startswith("careful"),
+            "SCORES": "read" if queries == 1 else "",
+            "BITS": score_bits(dtype) if queries == 1 else 0,
         }
-        options["SCORES"] = "read" if variant == "decode" else ""
     elif kernel == "count_visible":
         given["unsure"] = given["count"] = empty(1, 8, queries, dtype=torch.int32)
     else:
         values = variant != "statistics"
-        given |= {"value": value if values else None, "gradient": query if values else None}
+        given |= {"value": value if values else None, "gradient": row if values else None}
         given |= dict.fromkeys(("maximum", "one", "two", "three"), rows)
         if kernel == "by_query":
             given |= {"of_query": query, "of_beta": rows, "of_mask": mask if biased else rows}
@@ -200,11 +251,55 @@ def compiled(configuration: Configuration) -> dict[str, Any]:
     return {
         **dataclasses.asdict(configuration),
         "tile": made.tile._asdict(),
+        "compiled_from": fingerprint(configuration),
         "registers": _number(r"\.vgpr_count:\s*(\d+)" if on_amd else r"Used (\d+) registers", said),
         "spills": _number(spills, said),
         "shared": int(result.metadata.shared),
         "matrix_instructions": len(re.findall(INSTRUCTIONS[architecture], text)),
     }
+
+
+def fingerprint(configuration: Configuration) -> str:
+    """Hash what is compiled: the kernel with all functions that it calls, and how it is launched.
+
+    Comments, docstrings and line numbers do not count.
+    """
+    made, code = laid_out(configuration), function(configuration.kernel)
+    parts = (configuration.architecture, made.tile, _sources(code), *_signature(code, made))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _sources(code: Any) -> list[tuple[str, str]]:
+    found: dict[str, str] = {}
+
+    def visit(each: Any) -> None:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(each.fn)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:]
+        found[each.fn.__name__] = ast.dump(tree)
+        for node in ast.walk(tree):
+            called = each.fn.__globals__.get(getattr(node, "id", ""))
+            if hasattr(called, "fn") and called.fn.__name__ not in found:
+                visit(called)
+
+    visit(code)
+    return sorted(found.items())
+
+
+def drop_stale(path: Path) -> None:
+    """Remove records of kernels or configurations that have changed since, to be made again."""
+    present = {each.name: each for each in configurations()}
+    result = read_benchmark(path)
+    kept = [
+        (name, record)
+        for name, record in zip(result["steps"], result["records"], strict=True)
+        if name in present and record.get("compiled_from") == fingerprint(present[name])
+    ]
+    if len(kept) < len(result["steps"]):
+        steps, records = ([pair[k] for pair in kept] for k in (0, 1))
+        write_json(path, result | {"steps": steps, "records": records})
 
 
 def _step(configuration: Configuration) -> dict[str, list[dict[str, Any]]]:
@@ -260,9 +355,7 @@ def faults(record: dict[str, Any]) -> list[str]:
         found.append(f"{record['spills']} spilled")
     if record["shared"] > SHARED[record["architecture"]]:
         found.append(f"{record['shared']:,} bytes of shared memory")
-    # NVIDIA's matrix instructions round float32; the kernels do not let them.
-    exact = record["dtype"] == "float32" and record["architecture"] != "gfx942"
-    if not record["matrix_instructions"] and not exact and record["tile"]["rows"] >= 16:
+    if not record["matrix_instructions"] and record["variant"] not in WITHOUT_PRODUCTS:
         found.append("no matrix instruction")
     return found
 
@@ -281,7 +374,8 @@ def compile_kernels(
 
     Writes registers, spills, shared memory and matrix instructions to OUTPUT/compilation.json. Ends
     with exit code 1 if a kernel spills, does not fit or has no matrix instruction. All
-    configurations take more than an hour on one core; options choose some.
+    configurations take half an hour on one core; options choose some. With --resume, records of
+    kernels that have changed since are made again.
     """
     if os.environ.get("TRITON_INTERPRET", "0") == "1":
         raise RefusedError("compile: expected TRITON_INTERPRET to be unset, got 1; unset it")
@@ -304,16 +398,18 @@ def compile_kernels(
     header = {"experiment": "compilation", "versions": versions(["torch", "triton"])}
     console = Console()
     output.mkdir(parents=True, exist_ok=True)
+    if resume and (output / FILE).exists():
+        drop_stale(output / FILE)
     with Bars(console, transient=True) as bars:
         bar = bars.add("Compiling", len(chosen))
         result = run_steps(
-            output / "compilation.json",
+            output / FILE,
             {"command": current_command(context), **header},
             {each.name: partial(_step, each) for each in chosen},
             resume=resume,
             on_step=lambda number, name: bars.step(bar, number, name),
         )
-    show(console, [table(result)], [output / "compilation.json"])
+    show(console, [table(result)], [output / FILE])
     wrong = [record for record in result["records"] if faults(record)]
     for record in wrong:
         console.print(", ".join(str(record[k]) for k in wanted), "; ".join(faults(record)))
@@ -325,7 +421,7 @@ def table(result: dict[str, Any]) -> Table:
     """Return one row per architecture and kernel: the largest figures over all configurations."""
     rows = []
     every = Counter((each.architecture, each.kernel) for each in configurations())
-    for architecture, kernel in itertools.product(ARCHITECTURES, VARIANTS):
+    for architecture, kernel in itertools.product(ARCHITECTURES, KERNELS):
         records = [
             record
             for record in result["records"]

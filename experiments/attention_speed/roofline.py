@@ -22,7 +22,7 @@ from experiments.attention_speed.work import Work, of_launch, total
 from experiments.common.command import Output, current_command, show
 from sharpmax._attention.impl.triton import counting, operators
 from sharpmax._attention.impl.triton import launch as launching
-from sharpmax._attention.impl.triton.launch import Launch
+from sharpmax._attention.impl.triton.launch import Launch, score_bits
 from sharpmax._files import versions, write_json
 from sharpmax.report._page.tables import Table
 
@@ -163,6 +163,7 @@ def launches(workload: Workload, device: Device) -> list[Launch]:
     key, value = (empty(1, KEY_HEADS, workload.keys, workload.width) for _ in range(2))
     rows = empty(1, HEADS, workload.queries, dtype=torch.float32)
     trained = "attend backward" in workload.calls
+    bits = score_bits(query.dtype) if few else 0
     scores = None
     with planned(device) as found:
         for call in workload.calls:
@@ -171,12 +172,12 @@ def launches(workload: Workload, device: Device) -> list[Launch]:
                     counting._count(query, key, None, *options)
                 case "measure":
                     *_, kept = operators._measure(
-                        query, key, None, None, None, few, trained, *options
+                        query, key, None, None, None, bits, trained, *options
                     )
                     scores = kept if few else None
                 case "attend":
                     known = rows if "measure" in workload.calls else None
-                    operators._attend(query, key, value, None, rows, known, scores, *options)
+                    operators._attend(query, key, value, None, rows, known, scores, bits, *options)
                 case "attend backward":
                     operators._attend_backward(
                         query, rows, query, key, value, None, rows, query, rows, rows, False,

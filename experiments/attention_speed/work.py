@@ -8,7 +8,7 @@ counts with those that the interpreter makes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -61,18 +61,26 @@ def of_launch(launch: Launch) -> Work:
     if constants["MASKED"]:
         raise ValueError("launch: expected none with a mask, got one")
     if constants.get("CAREFUL"):  # no value is odd: every program reads that, and ends
-        return Work(0, 0, 4 * _programs(launch), 0)
+        rows = launch.tile.rows * constants["RATIO"]
+        first = replace(launch, tile=launch.tile._replace(rows=rows))
+        return Work(0, 0, 4 * _programs(first), 0)
     if launch.kernel == "count_visible":  # no key may be infinite: positions tell the count
         return Work(0, 0, 4, 4 * launch.arguments["count"].numel())
     blocks, seen = key_blocks(launch)
     tile, width, values = launch.tile, constants["BLOCK_D"], constants.get("BLOCK_V", 0)
     area = tile.rows * tile.keys
     kept = constants.get("SCORES") == "read"
+    logits, mixed = (
+        _blocks(constants.get(name, 0), constants["CHUNK"]) * constants["CHUNK"]
+        if constants["CHUNK"]
+        else padded
+        for name, padded in (("WIDTH", width), ("VALUE_WIDTH", values))
+    )
     products = {
-        "measure": 0 if kept else width,
-        "attend": values if kept else width + values,
-        "by_query": 2 * width + (values if constants.get("VALUES") else 0),
-        "by_key": 2 * width + (2 * values if constants.get("VALUES") else 0),
+        "measure": 0 if kept else logits,
+        "attend": values if kept else logits + values,
+        "by_query": logits + width + (mixed if constants.get("VALUES") else 0),
+        "by_key": logits + width + (mixed + values if constants.get("VALUES") else 0),
     }[launch.kernel]
     each = area * (2 if constants["CAPPED"] else 1)
     if launch.kernel in ("measure", "attend") or constants["VALUES"]:
@@ -123,11 +131,13 @@ def _bytes(launch: Launch, seen: int) -> tuple[int, int]:
     scores, number = constants.get("SCORES", ""), 4
     of_query, of_key = rows * key.shape[3] * query.itemsize, seen * heads * key.shape[3]
     of_key *= key.itemsize
-    # Logits that are kept, and the largest of each block.
-    logits = (3 if constants.get("PACKED") else 4) * seen
-    peaks = 4 * _blocks(seen, launch.tile.keys)
+    bits, size = constants.get("BITS", 0), launch.tile.keys
+    logits = bits // 8 * seen
+    if bits == 12:  # a byte, and half of one that keys of both halves of a block share
+        logits += seen // size * (size // 2) + min(seen % size, size // 2)
+    peaks = 4 * _blocks(seen, size)  # the largest of each block
     if launch.kernel == "measure":
-        kept = logits + (peaks if scores == "write" or constants["PACKED"] else 0)
+        kept = logits + (peaks if scores == "write" or bits < 32 else 0)
         read = of_query + (rows * kept if scores == "read" else of_key)
         read += number * rows * constants["TEMPERED"]
         columns = 4 + constants["TEMPERED"] + constants["TIED"]

@@ -10,13 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from experiments.attention_speed.compilation import configurations, faults
+from experiments.attention_speed.compilation import (
+    configurations,
+    drop_stale,
+    faults,
+    fingerprint,
+)
 from triton_interpreter import missing
 
 ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "experiments" / "attention_speed" / "results" / "compilation.json"
+needs_triton = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@needs_triton
 @pytest.mark.parametrize(
     ("architecture", "kernel", "width"), [("sm_80", "by_query", 128), ("gfx942", "measure", 64)]
 )
@@ -44,8 +51,7 @@ def test_no_spill_and_matrix_instructions(
 def test_what_is_wrong_with_a_compiled_kernel_is_said() -> None:
     record = {
         "architecture": "sm_80",
-        "dtype": "bfloat16",
-        "tile": {"rows": 64},
+        "variant": "causal",
         "spills": 8,
         "shared": 200_000,
         "matrix_instructions": 0,
@@ -61,3 +67,30 @@ def test_what_is_wrong_with_a_compiled_kernel_is_said() -> None:
 def test_configurations_are_told_apart_by_their_names() -> None:
     names = [each.name for each in configurations()]
     assert len(set(names)) == len(names) > 300
+
+
+@needs_triton
+def test_published_records_are_of_the_present_kernels_and_without_fault() -> None:
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    present = {each.name: each for each in configurations()}
+    assert len(published["records"]) == len(published["steps"])
+    for name, record in zip(published["steps"], published["records"], strict=True):
+        assert record["compiled_from"] == fingerprint(present[name]), name
+        assert not faults(record), name
+
+
+@needs_triton
+def test_stale_records_are_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "compilation.json"
+    first, second = configurations()[:2]
+    records = [
+        {"compiled_from": fingerprint(first), "spills": 1},
+        {"compiled_from": "that of an earlier kernel", "spills": 2},
+        {"compiled_from": "anything", "spills": 3},
+    ]
+    steps = [first.name, second.name, "a configuration that left the table"]
+    content = {"steps": steps, "records": records, "memory": []}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    drop_stale(path)
+    left = json.loads(path.read_text(encoding="utf-8"))
+    assert left == content | {"steps": steps[:1], "records": records[:1]}

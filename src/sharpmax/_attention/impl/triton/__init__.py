@@ -14,13 +14,21 @@ from torch import Tensor
 from sharpmax._attention import temperature
 from sharpmax._attention.impl import constant_when_compiled
 from sharpmax._attention.impl.triton import counting, operators
-from sharpmax._attention.impl.triton.launch import WIDEST, interpreted, rows_per_head
+from sharpmax._attention.impl.triton.launch import (
+    WIDEST,
+    interpreted,
+    rows_per_head,
+    score_bits,
+)
 from sharpmax._attention.impl.triton.merging import merge_tempered
 from sharpmax._attention.impl.triton.table import FEW_ROWS
 from sharpmax._attention.problem import Problem
 from sharpmax._extras import available
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Policy
+
+_BITS_OF_STATISTICS = 24
+"""The fewest bits of kept logits that give statistics to single precision, or nearly so."""
 
 
 def unsupported(problem: Problem, policy: Policy | None) -> str | None:
@@ -42,19 +50,19 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
 
 def measure(problem: Problem) -> RowStatistics:
     """Measure all rows."""
-    return _measure(problem, None)[0]
+    return _measure(problem)[0]
 
 
 def temper(problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
     """Return entropy and variance of all rows at the inverse temperature beta."""
-    return _temper(problem, beta, None)
+    return _temper(problem, beta)
 
 
 def attend(
     problem: Problem, beta: Tensor, log_mass: bool = True, maximum: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Attend at the inverse temperature beta."""
-    return _attend(problem, beta, log_mass, maximum, None)
+    return _attend(problem, beta, log_mass, maximum)
 
 
 def count(problem: Problem) -> Tensor | None:
@@ -80,38 +88,45 @@ def held(problem: Problem) -> Held | None:
         return None
     rows = rows_per_head(problem.query, problem.key)
     again = problem.key.shape[3] * problem.key.element_size()
-    each = 6 if problem.key.element_size() == 2 else 8  # written and read
-    return Held() if rows <= FEW_ROWS and each * rows <= again else None
+    bits = score_bits(problem.key.dtype)
+    moved = 2 * bits * rows // 8  # written and read
+    return Held(bits) if rows <= FEW_ROWS and moved <= again else None
 
 
 class Held:
     """The functions of this implementation for one problem, with logits that are made once."""
 
-    def __init__(self) -> None:
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
         self._scores: Tensor | None = None
 
     def measure(self, problem: Problem) -> RowStatistics:
         """Measure all rows, and keep their logits."""
-        statistics, self._scores = _measure(problem, None, keep=True)
+        statistics, self._scores = _measure(problem, self._bits)
         return statistics
 
     def temper(self, problem: Problem, beta: Tensor) -> tuple[Tensor, Tensor]:
         """Return entropy and variance at beta, from the logits that were kept."""
-        return _temper(problem, beta, self._scores)
+        if self._bits < _BITS_OF_STATISTICS:
+            self._bits = _BITS_OF_STATISTICS
+            with torch.no_grad():
+                self.measure(problem)
+        return _temper(problem, beta, self._scores, self._bits)
 
     def attend(
         self, problem: Problem, beta: Tensor, log_mass: bool = True, maximum: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Attend at beta, with the logits that were kept."""
-        return _attend(problem, beta, log_mass, maximum, self._scores)
+        # Without the maximum, nothing tells that a logit is NaN.
+        scores = None if maximum is None else self._scores
+        return _attend(problem, beta, log_mass, maximum, scores, self._bits)
 
 
-def _measure(
-    problem: Problem, scores: Tensor | None, keep: bool = False
-) -> tuple[RowStatistics, Tensor]:
+def _measure(problem: Problem, bits: int = 0) -> tuple[RowStatistics, Tensor]:
+    """Measure all rows, and keep so many bits of their logits."""
     tied = torch.is_grad_enabled()
     maximum, mass, moment, _, count, _, kept = operators.triton_measure(
-        problem.query, problem.key, problem.attn_mask, None, scores, keep, tied, *_settings(problem)
+        problem.query, problem.key, problem.attn_mask, None, None, bits, tied, *_settings(problem)
     )
     statistics = RowStatistics(maximum, mass, moment, count)
     if problem.sink is None or not problem.sink_counted:
@@ -125,7 +140,9 @@ def _measure(
     return statistics.merge(beside), kept
 
 
-def _temper(problem: Problem, beta: Tensor, scores: Tensor | None) -> tuple[Tensor, Tensor]:
+def _temper(
+    problem: Problem, beta: Tensor, scores: Tensor | None = None, bits: int = 0
+) -> tuple[Tensor, Tensor]:
     beta = torch.as_tensor(beta, dtype=torch.float32, device=problem.query.device)
     beta = beta.expand(problem.rows).contiguous()
     maximum, mass, moment, square, _, _, _ = operators.triton_measure(
@@ -134,7 +151,7 @@ def _temper(problem: Problem, beta: Tensor, scores: Tensor | None) -> tuple[Tens
         problem.attn_mask,
         beta,
         scores,
-        False,
+        bits,
         False,
         *_settings(problem),
     )
@@ -161,7 +178,8 @@ def _attend(
     beta: Tensor,
     log_mass: bool,
     maximum: Tensor | None,
-    scores: Tensor | None,
+    scores: Tensor | None = None,
+    bits: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     assert problem.value is not None
     output, top, relative = operators.triton_attend(
@@ -172,6 +190,7 @@ def _attend(
         beta,
         maximum,
         scores,
+        0 if scores is None else bits,
         *_settings(problem),
     )
     if problem.sink is None:

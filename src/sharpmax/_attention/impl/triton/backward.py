@@ -14,12 +14,16 @@ import triton
 import triton.language as tl
 
 from sharpmax._attention.impl.triton.tiles import (
+    finite,
     gap,
     key_range,
     load,
     load_block,
     logits,
+    operand,
+    operand_block,
     power,
+    product,
     row_range,
     rows_at,
     weight,
@@ -30,12 +34,12 @@ from sharpmax._attention.impl.triton.tiles import (
 def by_query(
     query, key, value, mask, gradient, beta, maximum, one, two, three,
     of_query, of_beta, of_mask,
-    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, v_b, v_h, v_j, v_d, m_b, m_h, m_i, m_j,
+    q_b, q_h, q_i, k_b, k_h, k_j, v_b, v_h, v_j, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, VALUES: tl.constexpr,
     BIAS: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Gradients by query and beta, and by an additive mask if BIAS."""
     batch, head, i, g, row, exists, lowest, highest = row_range(
@@ -45,25 +49,29 @@ def by_query(
     mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
     k_base = key + batch * k_b + head * k_h
     v_base = value + batch * v_b + head * v_h
-    q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
+    q = operand(q_rows, exists, WIDTH, BLOCK_D, CHUNK, PRODUCT)
     temper, top, first, second, third = _row(beta, maximum, one, two, three, row, exists, VALUES)
     if VALUES:
-        upstream = load(gradient + row * VALUE_WIDTH, exists, 1, VALUE_WIDTH, BLOCK_V).to(PRODUCT)
+        upstream = operand(
+            gradient + row * VALUE_WIDTH, exists, VALUE_WIDTH, BLOCK_V, CHUNK, PRODUCT
+        )
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     along_beta = tl.zeros([BLOCK_M], tl.float32)
     start, stop = key_range(lowest, highest, keys, left, right, offset, 0, 1, WINDOWED, BLOCK_N)
     for base in range(start, stop, BLOCK_N):
         j = base + tl.arange(0, BLOCK_N)
         here = j < stop
-        k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
+        k = operand_block(k_base, base, stop, k_j, WIDTH, BLOCK_N, BLOCK_D, CHUNK, PRODUCT)
         e, bent = logits(
             q, k, mask_rows, m_j, i, j, exists, here,
             scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
+            WIDTH, CHUNK, PRODUCT, PRECISION,
         )  # fmt: skip
         if VALUES:
-            v = load_block(v_base, base, stop, v_j, v_d, VALUE_WIDTH, BLOCK_N, BLOCK_V)
-            v = _finite(v.to(PRODUCT))
-            mixed = tl.dot(upstream, tl.trans(v), input_precision="ieee")
+            v = operand_block(
+                v_base, base, stop, v_j, VALUE_WIDTH, BLOCK_N, BLOCK_V, CHUNK, PRODUCT
+            )
+            mixed = product(upstream, v, VALUE_WIDTH, True, CHUNK, PRODUCT, PRECISION)
             p = _share(e, temper, top, first)
             x = tl.where(p == 0.0, 0.0, p * (mixed - second[:, None]))
             along_beta += tl.sum(x * gap(e, top[:, None]), 1)
@@ -79,7 +87,9 @@ def by_query(
         if CAPPED:
             slope = tl.where(slope == 0.0, 0.0, slope * (1.0 - bent * bent))
         slope = (slope * scale).to(query.dtype.element_ty).to(PRODUCT)
-        acc = tl.dot(slope, _finite(k), acc, input_precision="ieee")
+        if CHUNK:
+            k = load_block(k_base, base, stop, k_j, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
+        acc = tl.dot(slope, finite(k), acc, input_precision=PRECISION)
     d = tl.arange(0, BLOCK_D)
     tl.store(
         of_query + row[:, None] * WIDTH + d[None, :],
@@ -94,12 +104,12 @@ def by_query(
 @triton.jit
 def by_key(
     query, key, value, mask, gradient, beta, maximum, one, two, three, of_key, of_value,
-    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, v_b, v_h, v_j, v_d, m_b, m_h, m_i, m_j,
+    q_b, q_h, q_i, k_b, k_h, k_j, v_b, v_h, v_j, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, VALUES: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Gradients by key and value: one program per block of keys, over all rows that see it."""
     blocks = tl.cdiv(keys, BLOCK_N)
@@ -111,10 +121,9 @@ def by_key(
     here = j < keys
     k_base = key + batch * k_b + head * k_h
     v_base = value + batch * v_b + head * v_h
-    k = load_block(k_base, base, keys, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
+    k = operand_block(k_base, base, keys, k_j, WIDTH, BLOCK_N, BLOCK_D, CHUNK, PRODUCT)
     if VALUES:
-        v = load_block(v_base, base, keys, v_j, v_d, VALUE_WIDTH, BLOCK_N, BLOCK_V)
-        v = _finite(v.to(PRODUCT))
+        v = operand_block(v_base, base, keys, v_j, VALUE_WIDTH, BLOCK_N, BLOCK_V, CHUNK, PRODUCT)
     to_key = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     to_value = tl.zeros([BLOCK_N, BLOCK_V], tl.float32)
     start = 0
@@ -130,21 +139,24 @@ def by_key(
         row = ((batch * heads + head) * group + g) * queries + i
         q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
         mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
-        q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
+        q = operand(q_rows, exists, WIDTH, BLOCK_D, CHUNK, PRODUCT)
         temper, top, first, second, third = _row(
             beta, maximum, one, two, three, row, exists, VALUES
         )
         e, bent = logits(
             q, k, mask_rows, m_j, i, j, exists, here,
             scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
+            WIDTH, CHUNK, PRODUCT, PRECISION,
         )  # fmt: skip
         if VALUES:
-            upstream = load(gradient + row * VALUE_WIDTH, exists, 1, VALUE_WIDTH, BLOCK_V)
-            upstream = upstream.to(PRODUCT)
+            g_rows = gradient + row * VALUE_WIDTH
+            upstream = operand(g_rows, exists, VALUE_WIDTH, BLOCK_V, CHUNK, PRODUCT)
             p = _share(e, temper, top, first)
+            mixed = product(upstream, v, VALUE_WIDTH, True, CHUNK, PRODUCT, PRECISION)
+            if CHUNK:
+                upstream = load(g_rows, exists, VALUE_WIDTH, BLOCK_V).to(PRODUCT)
             cast = p.to(query.dtype.element_ty).to(PRODUCT)
-            to_value = tl.dot(tl.trans(cast), upstream, to_value, input_precision="ieee")
-            mixed = tl.dot(upstream, tl.trans(v), input_precision="ieee")
+            to_value = tl.dot(tl.trans(cast), upstream, to_value, input_precision=PRECISION)
             x = tl.where(p == 0.0, 0.0, p * (mixed - second[:, None]))
             slope = _still(temper, top, temper[:, None] * x)
         else:
@@ -152,7 +164,9 @@ def by_key(
         if CAPPED:
             slope = tl.where(slope == 0.0, 0.0, slope * (1.0 - bent * bent))
         slope = (slope * scale).to(query.dtype.element_ty).to(PRODUCT)
-        to_key = tl.dot(tl.trans(slope), _finite(q), to_key, input_precision="ieee")
+        if CHUNK:
+            q = load(q_rows, exists, WIDTH, BLOCK_D).to(PRODUCT)
+        to_key = tl.dot(tl.trans(slope), finite(q), to_key, input_precision=PRECISION)
     at = (batch * heads + head) * keys + j
     d = tl.arange(0, BLOCK_D)
     tl.store(
@@ -180,12 +194,6 @@ def _row(beta, maximum, one, two, three, row, exists, VALUES: tl.constexpr):
     if not VALUES:
         third = tl.load(three + row, mask=exists, other=0.0)
     return temper, top, first, second, third
-
-
-@triton.jit
-def _finite(x):
-    """Zero in place of what is not finite: no gradient goes through it."""
-    return tl.where(x - x == 0.0, x, 0.0)
 
 
 @triton.jit

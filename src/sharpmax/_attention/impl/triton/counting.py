@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sharpmax._attention.impl._batching import batched
-from sharpmax._attention.impl.triton.launch import Settings, launch
+from sharpmax._attention.impl.triton.launch import Settings, aligned, launch
 from sharpmax._attention.impl.triton.operators import SETTINGS
 
 _LIBRARY: Any = torch.library.Library("sharpmax", "FRAGMENT")
@@ -19,8 +19,8 @@ def _count(query: Tensor, key: Tensor, mask: Tensor | None, *settings: Any) -> T
     count = query.new_zeros(query.shape[:3], dtype=torch.int32)
     if count.numel() and key.shape[2]:
         tensors = {
-            "query": query,
-            "key": key,
+            "query": aligned(query),
+            "key": aligned(key),
             "mask": mask,
             "unsure": _may_be_infinite(query, key, mask, Settings(*settings)),
             "count": count,

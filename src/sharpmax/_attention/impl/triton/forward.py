@@ -10,15 +10,17 @@ import triton.language as tl
 
 from sharpmax._attention.impl.triton.tiles import (
     capped,
+    coarse_enough,
     gap,
     hide,
     keep,
     kept,
     kept_peak,
     key_range,
-    load,
     load_block,
     logits,
+    operand,
+    operand_block,
     power,
     row_range,
     rows_at,
@@ -31,13 +33,13 @@ from sharpmax._attention.impl.triton.tiles import (
 @triton.jit
 def measure(
     query, key, mask, beta, scores, maximum, mass, moment, square, count, ties,
-    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, m_b, m_h, m_i, m_j,
+    q_b, q_h, q_i, k_b, k_h, k_j, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset, splits, apart,
     score_bytes,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
-    TEMPERED: tl.constexpr, TIED: tl.constexpr, SCORES: tl.constexpr, PACKED: tl.constexpr,
+    TEMPERED: tl.constexpr, TIED: tl.constexpr, SCORES: tl.constexpr, BITS: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Sums of exp(beta d), d exp(beta d) and d^2 exp(beta d), where d = e - maximum.
 
@@ -54,7 +56,8 @@ def measure(
     mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
     score_rows = scores + row * score_bytes
     k_base = key + batch * k_b + head * k_h
-    q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)  # not compiled if nothing reads it
+    # Not compiled if nothing reads it.
+    q = operand(q_rows, exists, WIDTH, BLOCK_D, CHUNK, PRODUCT)
     temper = tl.full([BLOCK_M], 1.0, tl.float32)
     if TEMPERED:
         temper = tl.load(beta + row, mask=exists, other=1.0)
@@ -64,9 +67,9 @@ def measure(
     quick: tl.constexpr = MASKED == "" and SCORES == ""
     top, total, first, second, seen, level = _sums(
         q, k_base, mask_rows, score_rows, temper, i, exists, lowest, highest, start, stop, keys,
-        k_j, k_d, m_j, scale, softcap, hidden, left, right, offset,
-        MASKED, CAPPED, WINDOWED, TEMPERED, TIED, SCORES, PACKED, quick,
-        WIDTH, BLOCK_M, BLOCK_N, BLOCK_D, PRODUCT,
+        k_j, m_j, scale, softcap, hidden, left, right, offset,
+        MASKED, CAPPED, WINDOWED, TEMPERED, TIED, SCORES, BITS, quick,
+        WIDTH, BLOCK_M, BLOCK_N, BLOCK_D, PRODUCT, PRECISION, CHUNK,
     )  # fmt: skip
     if quick:
         # A logit that is not finite, or a beta, makes a sum NaN.
@@ -76,9 +79,9 @@ def measure(
         if tl.max(tl.where(exists & (sums - sums != 0.0), 1, 0), 0) > 0:
             top, total, first, second, seen, level = _sums(
                 q, k_base, mask_rows, score_rows, temper, i, exists, lowest, highest, start, stop,
-                keys, k_j, k_d, m_j, scale, softcap, hidden, left, right, offset,
-                MASKED, CAPPED, WINDOWED, TEMPERED, TIED, SCORES, PACKED, False,
-                WIDTH, BLOCK_M, BLOCK_N, BLOCK_D, PRODUCT,
+                keys, k_j, m_j, scale, softcap, hidden, left, right, offset,
+                MASKED, CAPPED, WINDOWED, TEMPERED, TIED, SCORES, BITS, False,
+                WIDTH, BLOCK_M, BLOCK_N, BLOCK_D, PRODUCT, PRECISION, CHUNK,
             )  # fmt: skip
 
     at = tl.cast(split, tl.int64) * apart + row
@@ -95,11 +98,11 @@ def measure(
 @triton.jit
 def _sums(
     q, k_base, mask_rows, score_rows, temper, i, exists, lowest, highest, start, stop, keys,
-    k_j, k_d, m_j, scale, softcap, hidden, left, right, offset,
+    k_j, m_j, scale, softcap, hidden, left, right, offset,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, TEMPERED: tl.constexpr,
-    TIED: tl.constexpr, SCORES: tl.constexpr, PACKED: tl.constexpr, QUICK: tl.constexpr,
+    TIED: tl.constexpr, SCORES: tl.constexpr, BITS: tl.constexpr, QUICK: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Maximum, the three sums, visible keys and ties, over the keys from start to stop.
 
@@ -119,10 +122,10 @@ def _sums(
         if QUICK:
             plain = seen_whole(base, stop, lowest, highest, left, right, offset, WINDOWED, BLOCK_N)
         if SCORES == "read":
-            e = kept(score_rows, keys, base, exists, here, PACKED, BLOCK_N)
+            e = kept(score_rows, keys, base, exists, here, BITS, BLOCK_N)
         else:
-            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
-            e, _ = capped(q, k, scale, softcap, CAPPED)
+            k = operand_block(k_base, base, stop, k_j, WIDTH, BLOCK_N, BLOCK_D, CHUNK, PRODUCT)
+            e, _ = capped(q, k, scale, softcap, CAPPED, WIDTH, CHUNK, PRODUCT, PRECISION)
         if plain:
             new_top = tl.maximum(top, tl.max(e, 1))
             d = e - new_top[:, None]
@@ -136,7 +139,7 @@ def _sums(
                     MASKED, WINDOWED,
                 )  # fmt: skip
             if SCORES == "write":
-                keep(score_rows, keys, base, e, exists, here, PACKED, BLOCK_N)
+                keep(score_rows, keys, base, e, exists, here, BITS, BLOCK_N)
             new_top = tl.maximum(top, tl.max(e, 1))
             d = gap(e, new_top[:, None])
             if TEMPERED:
@@ -166,11 +169,11 @@ def _sums(
 @triton.jit
 def count_visible(
     query, key, mask, unsure, count,
-    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, m_b, m_h, m_i, m_j,
+    q_b, q_h, q_i, k_b, k_h, k_j, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """How many keys each row sees, from positions and mask alone.
 
@@ -186,13 +189,14 @@ def count_visible(
     if tl.load(unsure) != 0:
         q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
         k_base = key + batch * k_b + head * k_h
-        q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)
+        q = operand(q_rows, exists, WIDTH, BLOCK_D, CHUNK, PRODUCT)
         for base in range(start, stop, BLOCK_N):
             j = base + tl.arange(0, BLOCK_N)
-            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
+            k = operand_block(k_base, base, stop, k_j, WIDTH, BLOCK_N, BLOCK_D, CHUNK, PRODUCT)
             e, _ = logits(
                 q, k, mask_rows, m_j, i, j, exists, j < stop,
                 scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
+                WIDTH, CHUNK, PRODUCT, PRECISION,
             )  # fmt: skip
             seen += tl.sum((e != float("-inf")).to(tl.int32), 1)
     elif MASKED != "":
@@ -213,14 +217,15 @@ def count_visible(
 @triton.jit
 def attend(
     query, key, value, mask, beta, scores, known, output, maximum, relative, odd,
-    q_b, q_h, q_i, q_d, k_b, k_h, k_j, k_d, v_b, v_h, v_j, v_d, m_b, m_h, m_i, m_j,
+    q_b, q_h, q_i, k_b, k_h, k_j, v_b, v_h, v_j, m_b, m_h, m_i, m_j,
     heads, group, queries, keys, scale, softcap, hidden, left, right, offset, splits, apart,
     score_bytes, negligible,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr,
-    KNOWN: tl.constexpr, SCORES: tl.constexpr, PACKED: tl.constexpr, CAREFUL: tl.constexpr,
+    KNOWN: tl.constexpr, SCORES: tl.constexpr, BITS: tl.constexpr, CAREFUL: tl.constexpr,
+    RATIO: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """softmax(beta e) V, the largest logit, and log(sum exp(beta (e - maximum))).
 
@@ -228,22 +233,29 @@ def attend(
     largest weight so far. If the maximum is known, that is the largest weight of all.
 
     A program that meets a value that is not finite writes so to `odd`. Launched once more with
-    CAREFUL, those programs repeat their work, and the others end at once.
+    CAREFUL, the rows of those programs are done again, by programs of 1 / RATIO as many rows. The
+    others end at once.
     """
     split = tl.program_id(1)
-    program = split * tl.num_programs(0) + tl.program_id(0)
-    if CAREFUL:  # noqa: SIM102  (known when it is compiled)
-        if tl.load(odd + program) == 0:
-            return
     batch, head, i, g, row, exists, lowest, highest = row_range(
         heads, group, queries, BLOCK_M, WINDOWED
     )
+    places = tl.num_programs(0) // tl.cdiv(queries * group, BLOCK_M)
+    blocks = tl.cdiv(queries * group, BLOCK_M * RATIO)
+    program = (batch * heads + head) * blocks + tl.min(i * group + g, 0) // (BLOCK_M * RATIO)
+    if CAREFUL:
+        # These programs may divide the keys in another way, so that all splits are done again.
+        each = tl.arange(0, 128)
+        met = tl.load(odd + program + each * places * blocks, mask=each < splits, other=0)
+        if tl.max(met, 0) == 0:
+            return
     q_rows = rows_at(query, batch, head * group + g, i, q_b, q_h, q_i)
     mask_rows = rows_at(mask, batch, head * group + g, i, m_b, m_h, m_i)
     score_rows = scores + row * score_bytes
     k_base = key + batch * k_b + head * k_h
     v_base = value + batch * v_b + head * v_h
-    q = load(q_rows, exists, q_d, WIDTH, BLOCK_D).to(PRODUCT)  # not compiled if nothing reads it
+    # Not compiled if nothing reads it.
+    q = operand(q_rows, exists, WIDTH, BLOCK_D, CHUNK, PRODUCT)
     temper = tl.load(beta + row, mask=exists, other=1.0)
     expected = tl.full([BLOCK_M], float("-inf"), tl.float32)
     if KNOWN:
@@ -254,9 +266,9 @@ def attend(
     acc, top, total = _sweep(
         q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, lowest, highest,
         start, stop, keys,
-        k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset, negligible,
-        MASKED, CAPPED, WINDOWED, SCORES, PACKED, CAREFUL, WIDTH, VALUE_WIDTH,
-        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT,
+        k_j, v_j, m_j, scale, softcap, hidden, left, right, offset, negligible,
+        MASKED, CAPPED, WINDOWED, SCORES, BITS, CAREFUL, WIDTH, VALUE_WIDTH,
+        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_V, PRODUCT, PRECISION, CHUNK,
     )  # fmt: skip
     if not CAREFUL:
         # Zero times an infinite value is NaN, although a value without weight does not count. And
@@ -264,7 +276,7 @@ def attend(
         again = tl.max(tl.max(tl.where(acc - acc == 0.0, 0, 1), 1), 0)
         if KNOWN:
             again += tl.max(tl.where((total == 0.0) & (expected != float("-inf")), 1, 0), 0)
-        tl.store(odd + program, again)
+        tl.store(odd + split * places * blocks + program, again)
     some = tl.where(total == 0.0, 1.0, total)
     at = tl.cast(split, tl.int64) * apart + row
     tl.store(maximum + at, tl.where(total == total, top, total), mask=exists)
@@ -280,12 +292,12 @@ def attend(
 @triton.jit
 def _sweep(
     q, k_base, v_base, mask_rows, score_rows, temper, expected, i, exists, lowest, highest,
-    start, stop, keys, k_j, k_d, v_j, v_d, m_j, scale, softcap, hidden, left, right, offset,
+    start, stop, keys, k_j, v_j, m_j, scale, softcap, hidden, left, right, offset,
     negligible,
     MASKED: tl.constexpr, CAPPED: tl.constexpr, WINDOWED: tl.constexpr, SCORES: tl.constexpr,
-    PACKED: tl.constexpr, CAREFUL: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
+    BITS: tl.constexpr, CAREFUL: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The weighted sum of the values, the largest logit, and the sum of the weights.
 
@@ -297,6 +309,9 @@ def _sweep(
     soft = True
     if quick:
         soft = tl.max(tl.where(temper == float("inf"), 1, 0), 0) == 0
+    enough = True
+    if BITS == 12:
+        enough = coarse_enough(temper, expected, exists)
     acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -309,10 +324,10 @@ def _sweep(
                 base, stop, lowest, highest, left, right, offset, WINDOWED, BLOCK_N
             )
         if SCORES == "read":
-            largest = kept_peak(score_rows, keys, base, exists, PACKED, BLOCK_N)
+            largest = kept_peak(score_rows, base, exists, BLOCK_N)
         else:
-            k = load_block(k_base, base, stop, k_j, k_d, WIDTH, BLOCK_N, BLOCK_D).to(PRODUCT)
-            e, _ = capped(q, k, scale, softcap, CAPPED)
+            k = operand_block(k_base, base, stop, k_j, WIDTH, BLOCK_N, BLOCK_D, CHUNK, PRODUCT)
+            e, _ = capped(q, k, scale, softcap, CAPPED, WIDTH, CHUNK, PRODUCT, PRECISION)
             if not plain:
                 e = hide(
                     e, mask_rows, m_j, i, j, exists, here, hidden, left, right, offset,
@@ -327,8 +342,18 @@ def _sweep(
             wanted = tl.max(tl.where(weightless, 0, 1), 0)
         if wanted > 0:
             if SCORES == "read":
-                e = kept(score_rows, keys, base, exists, here, PACKED, BLOCK_N)
-            v = load_block(v_base, base, stop, v_j, v_d, VALUE_WIDTH, BLOCK_N, BLOCK_V)
+                if enough:
+                    e = kept(score_rows, keys, base, exists, here, BITS, BLOCK_N)
+                else:
+                    k = operand_block(
+                        k_base, base, stop, k_j, WIDTH, BLOCK_N, BLOCK_D, CHUNK, PRODUCT
+                    )
+                    e, _ = logits(
+                        q, k, mask_rows, m_j, i, j, exists, here,
+                        scale, softcap, hidden, left, right, offset, MASKED, CAPPED, WINDOWED,
+                        WIDTH, CHUNK, PRODUCT, PRECISION,
+                    )  # fmt: skip
+            v = load_block(v_base, base, stop, v_j, VALUE_WIDTH, BLOCK_N, BLOCK_V)
             if plain:
                 p = power(temper[:, None] * (e - new_top[:, None]))
             else:
@@ -342,11 +367,14 @@ def _sweep(
                 seen = tl.where(p == 0.0, 0.0, 1.0).to(PRODUCT)
                 v = v.to(tl.float32)  # the interpreter has no arithmetic in bfloat16
                 finite = v - v == 0.0
-                above = tl.where(finite | (v == float("-inf")), 0.0, 1.0).to(PRODUCT)
-                below = tl.where(finite | (v == float("inf")), 0.0, 1.0).to(PRODUCT)
+                # How often +inf, and 128 times how often -inf; NaN is both.
+                ends = tl.where(finite | (v == float("-inf")), 0.0, 1.0)
+                ends += tl.where(finite | (v == float("inf")), 0.0, 128.0)
+                met = tl.dot(seen, ends.to(PRODUCT))
+                below = tl.floor(met / 128.0)
+                acc += tl.where(met > 128.0 * below, float("inf"), 0.0)
+                acc -= tl.where(below > 0.0, float("inf"), 0.0)
                 v = tl.where(finite, v, 0.0)
-                acc += tl.where(tl.dot(seen, above) > 0.0, float("inf"), 0.0)
-                acc -= tl.where(tl.dot(seen, below) > 0.0, float("inf"), 0.0)
-            acc = tl.dot(p, v.to(PRODUCT), acc, input_precision="ieee")
+            acc = tl.dot(p, v.to(PRODUCT), acc, input_precision=PRECISION)
             top = new_top
     return acc, top, total

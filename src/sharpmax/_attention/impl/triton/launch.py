@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sharpmax._attention.impl.triton import tuning
-from sharpmax._attention.impl.triton.table import FEW_ROWS, Tile, candidates
+from sharpmax._attention.impl.triton.table import FEW_ROWS, Tile, candidates, careful
 from sharpmax._attention.problem import masked_below
 
 WIDEST = 256
@@ -23,6 +23,12 @@ WIDEST = 256
 _FAR = 1 << 30
 """A window that reaches this far has no bound: positions are 32-bit integers."""
 
+
+_CHUNK = 32
+"""How many numbers of rows in single precision are multiplied at a time."""
+
+_SPLITS = 128
+"""The most parts that keys are divided into; `attend` looks at so many at once."""
 
 _INTERPRETED = Tile(64, 64, 1, 1)
 
@@ -57,6 +63,14 @@ class Launch:
         blocks = -(-keys // self.tile.keys) if self.over_keys else -(-rows // self.tile.rows)
         return blocks * batch * heads, self.arguments.get("splits", 1)
 
+    def placed(self, tile: Tile) -> Launch:
+        """This launch with another tile, or with the part of it that a careful launch takes."""
+        if not self.constants.get("CAREFUL"):
+            return replace(self, tile=tile)
+        part = careful(tile)
+        ratio = {"RATIO": tile.rows // part.rows}
+        return replace(self, tile=part, constants=self.constants | ratio)
+
     def run(self) -> None:
         """Launch the kernel on the device of its tensors."""
         device = self.arguments["query"].device
@@ -82,13 +96,17 @@ class Launch:
     def _tuned(self) -> Launch:
         """This launch with the fastest tile; the default where nothing can be timed."""
         query = self.arguments["query"]
-        others = _candidates(self.kernel, query, self.arguments["key"], self.arguments.get("value"))
+        plain = not (self.constants["MASKED"] or self.constants["CAPPED"])
+        others = _candidates(
+            self.kernel, query, self.arguments["key"], self.arguments.get("value"), plain
+        )
         if len(others) == 1:
             return self
         import triton
 
-        # The second launch of `attend` has to divide the rows as the first did.
-        constants = {k: str(v) for k, v in self.constants.items() if k != "CAREFUL"}
+        # The careful launch of `attend` has to follow the first one.
+        skipped = ("CAREFUL", "RATIO")
+        constants = {k: str(v) for k, v in self.constants.items() if k not in skipped}
         sizes = [int(self.arguments[k]).bit_length() for k in ("queries", "keys")]
         kind = f"{self.kernel} {sorted(constants.items())} {sizes} {self.arguments['group']}"
         cache = tuning.cache_of(torch.cuda.get_device_name(query.device), triton.__version__)
@@ -96,10 +114,10 @@ class Launch:
             return self
 
         def seconds(tile: Tile) -> float:
-            launched = replace(self, tile=tile)
-            return float(triton.testing.do_bench(launched._start, warmup=5, rep=20)) / 1e3
+            start = self.placed(tile)._start
+            return float(triton.testing.do_bench(start, warmup=5, rep=20)) / 1e3
 
-        return replace(self, tile=tuning.best(kind, others, seconds, cache))
+        return self.placed(tuning.best(kind, others, seconds, cache))
 
 
 def function(kernel: str) -> Any:
@@ -134,22 +152,23 @@ def launch(
     assert key is not None
     _, heads, keys, width = key.shape
     group, queries = query.shape[1] // max(heads, 1), query.shape[2]
-    tile = tile_of(kernel, query, key, value, architecture)
+    plain = mask is None and not settings.softcap
+    tile = tile_of(kernel, query, key, value, plain, architecture)
     arguments: dict[str, Any] = {
         name: query if tensor is None else tensor for name, tensor in tensors.items()
     }
     if mask is not None and mask.dtype == torch.bool:
         arguments["mask"] = mask.view(torch.uint8)
     for name, tensor, axes in (
-        ("q", query, "bhid"),
-        ("k", key, "bhjd"),
-        ("v", value, "bhjd"),
+        ("q", query, "bhi"),
+        ("k", key, "bhj"),
+        ("v", value, "bhj"),
         ("m", mask, "bhij"),
     ):
         if name == "v" and "value" not in tensors:
             continue
         strides = (0,) * 4 if tensor is None else tensor.stride()
-        arguments |= {f"{name}_{axis}": step for axis, step in zip(axes, strides, strict=True)}
+        arguments |= {f"{name}_{axis}": step for axis, step in zip(axes, strides, strict=False)}
     bounded = settings.left >= 0 or settings.right >= 0
     left, right = (
         _FAR if bound < 0 else min(bound, _FAR) for bound in (settings.left, settings.right)
@@ -172,8 +191,7 @@ def launch(
         "WINDOWED": bounded,
         "WIDTH": width,
         "BLOCK_D": _padded(width),
-        "PRODUCT": product_dtype(query.dtype),
-    }
+    } | _products(query, architecture)
     if splits:
         arguments |= {"splits": splits, "apart": query.shape[0] * query.shape[1] * queries}
     if "value" in tensors:
@@ -181,27 +199,55 @@ def launch(
         constants["BLOCK_V"] = _padded(value_width)
     arguments |= {name: constants.pop(name) for name in list(constants) if name.islower()}
     if "scores" in tensors:
-        constants["PACKED"] = query.element_size() == 2
-        arguments["score_bytes"] = score_bytes(query, keys, tile)
-    return Launch(kernel, arguments, constants, tile, over_keys)
+        arguments["score_bytes"] = score_bytes(constants["BITS"], keys, tile)
+    if "CAREFUL" in constants:
+        constants["RATIO"] = 1
+    return Launch(kernel, arguments, constants, tile, over_keys).placed(tile)
 
 
 def tile_of(
-    kernel: str, query: Tensor, key: Tensor, value: Tensor | None, architecture: str | None = None
+    kernel: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    plain: bool = True,
+    architecture: str | None = None,
 ) -> Tile:
     """Look the default tile up in the table."""
     if architecture is None and interpreted():
         few = kernel in ("measure", "attend") and rows_per_head(query, key) <= FEW_ROWS
         return _INTERPRETED._replace(rows=FEW_ROWS) if few else _INTERPRETED
-    return _candidates(kernel, query, key, value, architecture)[0]
+    return _candidates(kernel, query, key, value, plain, architecture)[0]
 
 
 def _candidates(
-    kernel: str, query: Tensor, key: Tensor, value: Tensor | None, architecture: str | None = None
+    kernel: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None,
+    plain: bool,
+    architecture: str | None = None,
 ) -> tuple[Tile, ...]:
     widest = max(key.shape[3], 0 if value is None else value.shape[3])
     known = architecture or architecture_of(query.device)
-    return candidates(known, kernel, widest, rows_per_head(query, key), query.element_size())
+    rows, size = rows_per_head(query, key), query.element_size()
+    return candidates(known, kernel, widest, rows, size, plain)
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor whose rows are contiguous and begin at multiples of 16 bytes.
+
+    Kernels read no other, and nearly all are like that. Others are copied, and padded with zeros if
+    their width is no such multiple.
+    """
+    each, width = 16 // tensor.element_size(), tensor.shape[3]
+    *steps, last = tensor.stride()
+    odd = any(step % each for step, size in zip(steps, tensor.shape, strict=False) if size > 1)
+    if not (odd or last != 1 or width % each or tensor.data_ptr() % 16):
+        return tensor
+    made = tensor.new_zeros(*tensor.shape[:3], _up(width, each))
+    made[..., :width] = tensor
+    return made
 
 
 def rows_per_head(query: Tensor, key: Tensor) -> int:
@@ -209,20 +255,23 @@ def rows_per_head(query: Tensor, key: Tensor) -> int:
     return query.shape[2] * (query.shape[1] // max(key.shape[1], 1))
 
 
-def score_bytes(query: Tensor, keys: int, tile: Tile) -> int:
-    """The bytes that the logits of one row take while they are kept, as `tiles.keep` writes them.
+def score_bits(dtype: torch.dtype) -> int:
+    """How many bits of a logit are kept for weights in this precision."""
+    return {torch.bfloat16: 12, torch.float16: 24}.get(dtype, 32)
 
-    Three bytes per logit in half precision and four in single, and four per block of keys.
-    """
-    each = 3 if query.element_size() == 2 else 4
-    return each * _up(keys, 16) + _up(4 * -(-keys // tile.keys), 16)
+
+def score_bytes(bits: int, keys: int, tile: Tile) -> int:
+    """The bytes that `tiles.keep` writes for one row."""
+    blocks = -(-keys // tile.keys)
+    lower = _up(blocks * tile.keys // 2, 16) if bits == 12 else 0
+    return _up(4 * blocks, 16) + bits // 8 * _up(keys, 16) + lower
 
 
 def splits_of(query: Tensor, key: Tensor, tile: Tile) -> int:
     """Into how many parts to divide the keys, so that a few rows occupy the whole device."""
     programs = -(-rows_per_head(query, key) // tile.rows) * key.shape[0] * key.shape[1]
     blocks = -(-key.shape[2] // tile.keys)
-    return max(1, min(2 * processors(query.device) // max(programs, 1), blocks // 2, 128))
+    return max(1, min(2 * processors(query.device) // max(programs, 1), blocks // 2, _SPLITS))
 
 
 def negligible(keys: int) -> float:
@@ -230,17 +279,25 @@ def negligible(keys: int) -> float:
     return -(25 * math.log(2.0) + math.log(max(keys, 1)))
 
 
-def product_dtype(dtype: torch.dtype) -> Any:
-    """The dtype of the operands of products. The interpreter has no products of bfloat16."""
+def _products(query: Tensor, architecture: str | None) -> dict[str, Any]:
+    """How kernels multiply: the dtype of operands, and what matters in single precision alone.
+
+    NVIDIA's matrix units round single precision to 10 bits. Three products of upper and lower parts
+    are within 2^-21 of an exact one. The parts of whole rows do not fit into registers, so that
+    chunks of rows are multiplied. The matrix units of AMD are exact.
+    """
     import triton.language as tl
 
-    if dtype == torch.bfloat16 and interpreted():
-        dtype = torch.float32
-    return {
-        torch.float32: tl.float32,
-        torch.float16: tl.float16,
-        torch.bfloat16: tl.bfloat16,
-    }[dtype]
+    here = architecture is None and interpreted()
+    if query.dtype == torch.float32:
+        if not here and (architecture or architecture_of(query.device)) == "gfx942":
+            return {"PRODUCT": tl.float32, "PRECISION": "ieee", "CHUNK": 0}
+        in_parts = not here and (architecture is not None or _rounds(query.device))
+        precision = "tf32x3" if in_parts else "ieee"
+        return {"PRODUCT": tl.float32, "PRECISION": precision, "CHUNK": _CHUNK}
+    # The interpreter has no products of bfloat16.
+    half = tl.float16 if query.dtype == torch.float16 else tl.float32 if here else tl.bfloat16
+    return {"PRODUCT": half, "PRECISION": "ieee", "CHUNK": 0}
 
 
 @functools.cache
@@ -258,6 +315,12 @@ def architecture_of(device: torch.device) -> str:
         return "gfx942"
     major, _ = torch.cuda.get_device_capability(device)
     return {9: "sm_90", 10: "sm_100"}.get(major, "sm_80")
+
+
+@functools.cache
+def _rounds(device: torch.device) -> bool:
+    """Whether a device of NVIDIA has matrix units for numbers of single precision, rounded."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from torch import Tensor
 from sharpmax._attention.impl._batching import batched
 from sharpmax._attention.impl.triton.launch import (
     Settings,
+    aligned,
     launch,
     negligible,
     score_bytes,
@@ -34,7 +35,7 @@ _ROWS = "Tensor maximum, Tensor mass, Tensor moment, Tensor square, Tensor count
 
 _LIBRARY.define(
     "triton_measure(Tensor query, Tensor key, Tensor? mask, Tensor? beta, Tensor? scores, "
-    f"bool keep, bool tied, {SETTINGS}) -> ({_ROWS}, Tensor kept)"
+    f"int bits, bool tied, {SETTINGS}) -> ({_ROWS}, Tensor kept)"
 )
 _LIBRARY.define(
     "triton_measure_backward(Tensor query, Tensor key, Tensor? mask, Tensor? beta, "
@@ -49,13 +50,16 @@ def _measure(
     mask: Tensor | None,
     beta: Tensor | None,
     scores: Tensor | None,
-    keep: bool,
+    bits: int,
     tied: bool,
     *settings: Any,
 ) -> tuple[Tensor, ...]:
+    """Measure; `bits` are those of each logit in `scores`, or of those to keep; 0 for neither."""
+    query, key = aligned(query), aligned(key)
     rows = query.shape[:3]
     splits = splits_of(query, key, tile_of("measure", query, key, None))
-    kept = _kept(query, key, keep)
+    keep = scores is None and bits > 0
+    kept = _kept(query, key, bits if keep else 0)
     # Apart in memory: results of an operator must not share any.
     maximum, mass, moment, square, ties = (
         query.new_zeros(splits, *rows, dtype=torch.float32) for _ in range(5)
@@ -83,6 +87,7 @@ def _measure(
             TEMPERED=beta is not None,
             TIED=tied,
             SCORES="write" if keep else "" if scores is None else "read",
+            BITS=bits,
         ).run()
     else:
         maximum.fill_(-torch.inf)
@@ -105,19 +110,20 @@ def _measure(
 
 
 def _measure_fake(
-    query: Tensor, key: Tensor, mask: Any, beta: Any, scores: Any, keep: bool, *_: object
+    query: Tensor, key: Tensor, mask: Any, beta: Any, scores: Any, bits: int, *_: object
 ) -> tuple[Tensor, ...]:
     rows = query.shape[:3]
     maximum, mass, moment, square, ties = (
         query.new_empty(rows, dtype=torch.float32) for _ in range(5)
     )
     count = query.new_empty(rows, dtype=torch.int64)
-    return maximum, mass, moment, square, count, ties, _kept(query, key, keep)
+    kept = _kept(query, key, bits if scores is None else 0)
+    return maximum, mass, moment, square, count, ties, kept
 
 
-def _kept(query: Tensor, key: Tensor, keep: bool) -> Tensor:
+def _kept(query: Tensor, key: Tensor, bits: int) -> Tensor:
     """Bytes for the logits of every row, if they are kept."""
-    width = score_bytes(query, key.shape[2], tile_of("measure", query, key, None)) if keep else 0
+    width = score_bytes(bits, key.shape[2], tile_of("measure", query, key, None)) if bits else 0
     return query.new_empty((*query.shape[:3], width), dtype=torch.uint8)
 
 
@@ -181,7 +187,7 @@ def _backward_of_measure(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
 
 _LIBRARY.define(
     "triton_attend(Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor beta, "
-    f"Tensor? known, Tensor? scores, {SETTINGS}) "
+    f"Tensor? known, Tensor? scores, int bits, {SETTINGS}) "
     "-> (Tensor output, Tensor maximum, Tensor relative)"
 )
 _LIBRARY.define(
@@ -200,8 +206,10 @@ def _attend(
     beta: Tensor,
     known: Tensor | None,
     scores: Tensor | None,
+    bits: int,
     *settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, (value, width) = aligned(query), aligned(key), (aligned(value), value.shape[3])
     rows = query.shape[:3]
     splits = splits_of(query, key, tile_of("attend", query, key, value))
     dtype = query.dtype if splits == 1 else torch.float32
@@ -231,8 +239,10 @@ def _attend(
                 negligible=negligible(key.shape[2]),
                 KNOWN=known is not None,
                 SCORES="" if scores is None else "read",
+                BITS=bits,
                 CAREFUL=careful,
             ).run()
+    output = output[..., :width].contiguous()
     if splits == 1:
         return output[0], maximum[0], relative[0]
     top = maximum.amax(0)
@@ -271,7 +281,7 @@ def _attend_backward(
     shift = product.sum(-1) - of_relative
     numbers = (beta.contiguous(), maximum, relative, shift, None)
     of_query, of_key, of_value, of_beta, of_mask = _gradients(
-        query, key, value, mask, gradient.contiguous(), numbers, mask_gradient, Settings(*settings)
+        query, key, value, mask, gradient, numbers, mask_gradient, Settings(*settings)
     )
     return of_query, of_key, of_value, of_mask, of_beta
 
@@ -284,7 +294,7 @@ def _attend_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _keep_attend(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    query, key, value, mask, beta, _, _, *ctx.settings = inputs
+    query, key, value, mask, beta, _, _, _, *ctx.settings = inputs
     ctx.save_for_backward(query, key, value, mask, beta, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -293,7 +303,7 @@ def _backward_of_attend(ctx: Any, gradient: Tensor, _: Any, of_relative: Tensor)
     *of_tensors, of_mask, of_beta = triton_attend_backward(
         gradient, of_relative, *ctx.saved_tensors, ctx.needs_input_grad[3], *ctx.settings
     )
-    nothing = [None] * (2 + len(ctx.settings))
+    nothing = [None] * (3 + len(ctx.settings))
     return *of_tensors, of_mask if ctx.needs_input_grad[3] else None, of_beta, *nothing
 
 
@@ -308,9 +318,13 @@ def _gradients(
     settings: Settings,
 ) -> tuple[Tensor, ...]:
     """Run both kernels of the backward pass: gradients by query, key, value, beta and mask."""
+    width, value_width = key.shape[3], 0 if value is None else value.shape[3]
+    query, key = aligned(query), aligned(key)
+    if value is not None and gradient is not None:
+        value, gradient = aligned(value), aligned(gradient.contiguous())
     of_query = query.new_zeros(query.shape)
     of_key = key.new_zeros(key.shape)
-    of_value = key.new_zeros(0) if value is None else value.new_zeros(value.shape)
+    of_value = key.new_zeros(0, 0) if value is None else value.new_zeros(value.shape)
     of_beta = query.new_zeros(query.shape[:3], dtype=torch.float32)
     of_mask = _mask_like(query, key, mask, mask_gradient)
     given: dict[str, Tensor | None] = {
@@ -331,7 +345,8 @@ def _gradients(
         launch("by_query", given | results, settings, VALUES=values, BIAS=mask_gradient).run()
         results = {"of_key": of_key, "of_value": of_value}
         launch("by_key", given | results, settings, over_keys=True, VALUES=values).run()
-    return of_query, of_key, of_value, of_beta, of_mask
+    made = of_query[..., :width], of_key[..., :width], of_value[..., :value_width]
+    return *(x.contiguous() for x in made), of_beta, of_mask
 
 
 def _mask_like(
