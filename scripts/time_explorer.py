@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sharpmax.report.explorer import write_explorer
 
@@ -74,6 +74,15 @@ class Browser:
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+        self._answers.close()
+        os.close(self._write)
+
     def call(self, method: str, **parameters: Any) -> Any:
         """Call a method of the protocol, and return its result."""
         self._number += 1
@@ -100,17 +109,15 @@ class Browser:
 def times(page: Path, device: str, profile: str) -> dict[str, list[float]]:
     """Return the milliseconds of every reaction, by kind of change and n."""
     width, height, mobile, slower = DEVICES[device]
-    browser = Browser(profile)
-    browser.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=width, height=height, deviceScaleFactor=3 if mobile else 1, mobile=mobile,
-    )  # fmt: skip
-    browser.call("Emulation.setCPUThrottlingRate", rate=slower)
-    browser.call("Page.navigate", url=page.as_uri())
-    browser.call("Runtime.evaluate", expression=READY, awaitPromise=True)
-    found = browser.call("Runtime.evaluate", expression="timed()", returnByValue=True)
-    browser.call("Browser.close")
-    browser.process.wait(30)
+    with Browser(profile) as browser:
+        browser.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=3 if mobile else 1, mobile=mobile,
+        )  # fmt: skip
+        browser.call("Emulation.setCPUThrottlingRate", rate=slower)
+        browser.call("Page.navigate", url=page.as_uri())
+        browser.call("Runtime.evaluate", expression=READY, awaitPromise=True)
+        found = browser.call("Runtime.evaluate", expression="timed()", returnByValue=True)
     return found["result"]["value"]  # type: ignore[no-any-return]
 
 

@@ -7,6 +7,7 @@ import html
 import json
 import math
 import re
+import runpy
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -244,3 +245,40 @@ def test_page_in_a_browser(tmp_path: Path, diagnosis: Diagnosis) -> None:
     # A parameter that the library refuses is refused here.
     dom = _dom(path, "#rule=Monotone&entropies=3,1")
     assert "entropies: expected increasing numbers" in dom
+
+
+@in_chromium
+def test_keyboard_on_a_phone(tmp_path: Path, diagnosis: Diagnosis) -> None:
+    place = Path(__file__).parents[2] / "scripts/time_explorer.py"
+    path = write_explorer(tmp_path / "page.html", diagnosis)
+    with runpy.run_path(str(place))["Browser"](str(tmp_path / "profile")) as browser:
+
+        def evaluate(code: str, wait: int = 500) -> Any:
+            """What JavaScript gives once the page has drawn everything again."""
+            code = f"new Promise((done) => setTimeout(() => done({code}), {wait}))"
+            options = {"awaitPromise": True, "returnByValue": True}
+            return browser.call("Runtime.evaluate", expression=code, **options)["result"]["value"]
+
+        def press(*keys: str) -> None:
+            for key in keys:
+                code = {"Tab": 9, "End": 35, "ArrowRight": 39, "ArrowDown": 40}[key]
+                event = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+                browser.call("Input.dispatchKeyEvent", type="rawKeyDown", **event)
+                browser.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
+        size = {"width": 390, "height": 844, "deviceScaleFactor": 3, "mobile": True}
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        browser.call("Page.navigate", url=f"{path.as_uri()}#n=64")
+        assert evaluate("document.documentElement.scrollWidth") == 390
+        press("Tab", "Tab", "Tab", "End")
+        assert evaluate("document.activeElement.getAttribute('aria-label')") == "Items n"
+        assert evaluate("document.activeElement.matches(':focus-visible')")
+        assert evaluate("sentence.textContent").startswith("At 1,048,576 items")
+        # What is not on the screen has followed.
+        assert evaluate("rules.querySelectorAll('td')[2].textContent") == "13.21"
+        while not evaluate("document.activeElement.title", 0):
+            press("Tab")
+            assert evaluate("document.activeElement !== document.body", 0), "no way to the map"
+        press("ArrowDown", "ArrowRight")
+        assert evaluate("document.activeElement.title").startswith("layer 1, head 1")
+        assert evaluate("head.textContent").startswith("Layer 1, head 1")

@@ -77,8 +77,8 @@ export function showHeads(diagnosis, shapeRow) {
       cell.style.background = !value ? `var(--${head.verdict})`
         : known ? `color-mix(in oklab, #0b3d63 ${mixed}%, #d9ecf8)` : "var(--unknown)";
       cell.textContent = !value ? head.verdict[0] : known ? value(head).toFixed(1).replace(/^0/, "") : "–";
-      const bright = value ? known && mixed < 55 : head.verdict === "growing";
-      cell.classList.toggle("dark", bright);
+      cell.classList.toggle("dark", Boolean(value) && known && mixed < 55);
+      cell.dataset.verdict = value ? "" : head.verdict;
       const slope = head.slope === null ? "unknown" : head.slope.toFixed(2);
       cell.title = `layer ${head.layer}, head ${head.head}: ${head.verdict}, slope ${slope}`;
       cell.setAttribute("aria-label", cell.title);

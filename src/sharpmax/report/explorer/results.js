@@ -113,7 +113,7 @@ export function writeRules(rules) {
         swatch(colour(rule), DASHES[rule]),
         element("button", { type: "button", "data-choose": rule,
           "aria-pressed": String(rule === state.rule) }, label))),
-      element("td", {}, short(now.beta)),
+      element("td", { class: "spare" }, short(now.beta)),
       element("td", { class: "optional" }, now.entropy.toFixed(2)),
       element("td", {}, percent(now.largest)),
       element("td", {}, end));
@@ -122,7 +122,7 @@ export function writeRules(rules) {
   find("rules").replaceChildren(
     element("thead", {}, element("tr", {},
       ...["rule", "β", "entropy", "largest weight", "falls below ε at"].map((name, column) =>
-        element("th", { scope: "col", class: column === 2 ? "optional" : null }, name)))),
+        element("th", { scope: "col", class: ["", "spare", "optional", "", ""][column] }, name)))),
     element("tbody", {}, ...rules.map(line)));
   // The table is new: give the focus back to the same control.
   const again = focused.rule ? `[data-rule="${focused.rule}"]`
