@@ -115,6 +115,13 @@ def embedding(model: PreTrainedModel) -> Tensor:
     return weight
 
 
+def vocabulary(model: PreTrainedModel) -> int:
+    """Return the number of tokens that a model knows."""
+    weight = embedding(model)
+    # DeepSpeed leaves an empty tensor where a weight is spread over ranks.
+    return int(getattr(weight, "ds_shape", weight.shape)[0])
+
+
 def input_device(model: PreTrainedModel) -> torch.device:
     """Return where the tokens of a model belong, parts of which may be on other devices or disk."""
     device = embedding(model).device

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sharpmax.models._inspect import check_positions, embedding, positions
+from sharpmax.models._inspect import check_positions, positions, vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -81,11 +81,11 @@ def _sequences(model: PreTrainedModel, given: Any, tokenizer: Any) -> list[Tenso
         given = [given]
     if not len(given):
         raise ValueError("texts_or_ids: expected at least one input, got none")
-    vocabulary = embedding(model).shape[0]
-    return [_tokens(index, each, tokenizer, vocabulary) for index, each in enumerate(given)]
+    known = vocabulary(model)
+    return [_tokens(index, each, tokenizer, known) for index, each in enumerate(given)]
 
 
-def _tokens(index: int, given: Any, tokenizer: Any, vocabulary: int) -> Tensor:
+def _tokens(index: int, given: Any, tokenizer: Any, known: int) -> Tensor:
     where = f"texts_or_ids[{index}]"
     if isinstance(given, str):
         if tokenizer is None:
@@ -104,8 +104,8 @@ def _tokens(index: int, given: Any, tokenizer: Any, vocabulary: int) -> Tensor:
         got = f"{tokens.dtype} of shape {tuple(tokens.shape)}"
         raise TypeError(f"{where}: expected integers along one axis, got {got}")
     for extreme in (int(tokens.min()), int(tokens.max())):
-        if not 0 <= extreme < vocabulary:
-            raise ValueError(f"{where}: expected tokens from 0 to {vocabulary - 1}, got {extreme}")
+        if not 0 <= extreme < known:
+            raise ValueError(f"{where}: expected tokens from 0 to {known - 1}, got {extreme}")
     return tokens.long()
 
 

@@ -32,7 +32,7 @@ from sharpmax.models._fold.report import (
     refusals,
 )
 from sharpmax.models._handle import Sharpened
-from sharpmax.models._inspect import embedding, input_device, positions
+from sharpmax.models._inspect import input_device, positions, vocabulary
 from sharpmax.models._open import open_model
 from sharpmax.models._rule import Rule, changed
 from sharpmax.models._sharpen import plan
@@ -289,7 +289,7 @@ def _arguments(
             f"inputs: expected arguments of {type(model).__name__}, which does not read text, got "
             "None"
         )
-    size, length = embedding(model).shape[0], min(TOKENS, positions(model) or TOKENS)
+    size, length = vocabulary(model), min(TOKENS, positions(model) or TOKENS)
     if tokenizer is not None:
         # A few characters per token, so that long texts are not read to their end.
         source, words = next(iter(named_texts(text).items()))

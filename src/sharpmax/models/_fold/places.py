@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sharpmax._attention import Problem, SinkRole, masked_below
 from sharpmax.models import _model_families as families
-from sharpmax.models._way import Layer
+from sharpmax.models._way import Layer, is_spread
 from sharpmax.policies import Form, Policy
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.floating]]
@@ -186,7 +186,7 @@ class Places:
         for each in found:
             weight = each.parameter
             plain = type(weight) is nn.Parameter and weight.is_floating_point()
-            if not plain or weight.is_meta:
+            if not plain or weight.is_meta or is_spread(weight):
                 raise Obstacle(f"{each.name} is quantised, sharded or offloaded", _FIRST)
             if self._uses[id(weight)] > 1:
                 raise Obstacle(f"{each.name} is shared with another layer", _KEEP)
