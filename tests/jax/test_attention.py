@@ -17,7 +17,15 @@ from attention_cases import Case, cases, largest_error
 from sharpmax.jax._api import IMPLEMENTATIONS
 from sharpmax.jax.impl import _pallas, _tiles, pallas_gpu, pallas_tpu
 from sharpmax.jax.impl._pallas import Blocks
-from sharpmax.policies import Constant, EntropyTarget, Exponential, Hard, Identity, LogLength
+from sharpmax.policies import (
+    Constant,
+    EntropyTarget,
+    Exponential,
+    Hard,
+    Identity,
+    LogLength,
+    Polynomial,
+)
 
 every_impl = pytest.mark.parametrize("impl", list(IMPLEMENTATIONS))
 
@@ -89,8 +97,8 @@ def test_without_a_batch() -> None:
     assert ours[2].mass.shape == (9, 4)
 
 
-def converted(case: Case, impl: str) -> tuple[torch.Tensor, sharpmax.RowStatistics]:
-    """A case of the PyTorch tests, run by JAX: the result in the layout of PyTorch."""
+def arguments(case: Case) -> tuple[list[jax.Array], dict[str, Any]]:
+    """Those of a case of the PyTorch tests: arrays in the layout of JAX, and the rest."""
     options = dict(case.options)
     causal, window = options["is_causal"], options["window"]
     queries, keys = case.query.shape[2], case.key.shape[2]
@@ -112,12 +120,15 @@ def converted(case: Case, impl: str) -> tuple[torch.Tensor, sharpmax.RowStatisti
         call["mask"] = _array(visible)
     if "sink" in options:
         call["sink"] = _array(options["sink"])
+    arrays = [_array(x.transpose(1, 2)) for x in (case.query, case.key, case.value)]
+    return arrays, call | {"policy": case.policy}
+
+
+def converted(case: Case, impl: str) -> tuple[torch.Tensor, sharpmax.RowStatistics]:
+    """A case of the PyTorch tests, run by JAX: the result in the layout of PyTorch."""
+    arrays, call = arguments(case)
     output, statistics = sharpmax.jax.attention(
-        *(_array(x.transpose(1, 2)) for x in (case.query, case.key, case.value)),
-        policy=case.policy,
-        implementation=impl,
-        return_statistics=True,
-        **call,
+        *arrays, implementation=impl, return_statistics=True, **call
     )
     assert output.dtype.name == str(case.query.dtype).removeprefix("torch.")
     rows = [_tensor(x).transpose(1, 2) for x in statistics]
@@ -167,6 +178,39 @@ def _agrees(impl: str, case: Case) -> None:
     assert torch.equal(statistics.count, exact_statistics.count.double())
     tolerance = 1e-10 if case.query.dtype == torch.float64 else 1e-4
     assert largest_error(statistics.entropy(), exact_statistics.entropy()) <= tolerance
+
+
+SMOOTH = [Exponential(1.0), LogLength(train_length=8), Polynomial((-0.1, 1.0, 0.5), threshold=0.3)]
+
+
+def test_gradients_agree_with_those_of_pytorch() -> None:
+    """On the same cases, with those of the specification in double precision."""
+    drawn = cases(SMOOTH, [torch.float32, torch.float64])
+    with jax.enable_x64(True):
+        settings(max_examples=4)(given(case=drawn)(_gradients_agree))()
+
+
+def _gradients_agree(case: Case) -> None:
+    case.options["sink_role"] = "key"
+    arrays, call = arguments(case)
+    exact = case.double()
+    for each in (exact.query, exact.key, exact.value):
+        each.requires_grad_()
+    upstream = torch.cos(torch.arange(float(exact.query[..., :1].numel() * exact.value.shape[3])))
+    output = exact.run("reference")[0].transpose(1, 2)
+    (output * upstream.reshape(output.shape)).sum().backward()
+
+    def loss(arrays: list[jax.Array]) -> jax.Array:
+        ours = sharpmax.jax.attention(*arrays, implementation="cpu", **call)
+        return (ours.ravel() * upstream.numpy()).sum()
+
+    ours = jax.jit(jax.grad(loss))(arrays)
+    for one, other in zip(ours, (exact.query, exact.key, exact.value), strict=True):
+        expected = torch.zeros_like(other) if other.grad is None else other.grad
+        expected = expected.transpose(1, 2)
+        size = 1.0 + float(expected.abs().max()) if expected.numel() else 1.0
+        tolerance = 1e-9 if case.query.dtype == torch.float64 else 2e-4
+        assert largest_error(_tensor(one), expected) <= tolerance * size
 
 
 KINDS = {

@@ -30,7 +30,7 @@ for policy, options, checked in (
     (Exponential(0.5), {"is_causal": True, "implementation": "xla"}, True),
     (Exponential(0.5), {"is_causal": True, "implementation": "cpu"}, True),
     (EntropyTarget(0.8), {"implementation": "cpu"}, True),
-    (EntropyTarget(0.8), {"implementation": "cpu"}, False),
+    (Exponential(0.5), {"implementation": "cpu"}, False),
     (EntropyTarget(0.8), {"implementation": "reference"}, True),
     (Exponential(0.5), {"key_value_seq_lengths": lengths, "implementation": "reference"}, False),
 ):
@@ -70,10 +70,11 @@ for name in ("xla", "cpu"):
     spread = jax.shard_map(plain, mesh=mesh, in_specs=(P("k"), P()), out_specs=P("k"))
     def summed(f, b):
         return (f(many, b) ** 2).sum()
-    one, other = (jax.grad(lambda b, f=f: summed(f, b))(square) for f in (spread, plain))
+    one, other = (jax.jit(jax.grad(lambda b, f=f: summed(f, b)))(square) for f in (spread, plain))
     np.testing.assert_allclose(one, other, atol=1e-4)
-    np.testing.assert_allclose(spread(many, square), plain(many, square), atol=1e-5)
     print(name, "over a batch agrees")
+np.testing.assert_allclose(spread(many, square), plain(many, square), atol=1e-5)
+print("without jit it agrees")
 """
 
 
@@ -91,4 +92,4 @@ def test_four_devices_give_what_one_gives() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("agrees") == 8
+    assert done.stdout.count("agrees") == 9

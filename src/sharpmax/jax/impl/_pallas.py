@@ -254,13 +254,13 @@ def _padded(array: Array | None, more: int, width: Callable[[int], int]) -> Arra
 
 def _limits(problem: Problem) -> Array:
     """How many queries and keys there are, and the position of key 0, for each batch."""
-    batch, _, queries = problem.rows
-    queries = jnp.full(batch, queries) if problem.query_lengths is None else problem.query_lengths
-    first = jnp.int32(0) if problem.first_key is None else problem.first_key
+    batch, _, length = problem.rows
+    queries = jnp.full(batch, length) if problem.query_lengths is None else problem.query_lengths
+    first = jnp.asarray(0 if problem.first_key is None else problem.first_key, jnp.int32)
     keys = jnp.full(batch, problem.keys)
     if problem.key_lengths is not None:
         keys = jnp.minimum(keys, problem.key_lengths - first)
-    limits = [queries, keys, jnp.broadcast_to(first, keys.shape), jnp.zeros_like(keys)]
+    limits: list[Array] = [queries, keys, jnp.broadcast_to(first, keys.shape), jnp.zeros_like(keys)]
     return jnp.stack(limits, -1).astype(jnp.int32)
 
 

@@ -99,17 +99,17 @@ def _run(
                 scratch[name][...] = entry
 
         @pl.when(step == 0)
-        def _() -> None:
+        def start() -> None:
             keep(layout.start())
 
         @pl.when(layout.is_seen(limits, i, j))
-        def _() -> None:
+        def take() -> None:
             state = {name: ref[...] for name, ref in scratch.items()}
             parts = {name: ref[...] for name, ref in arrays.items()}
             keep(layout.step(state, limits, parts, i, j))
 
         @pl.when(step == steps - 1)
-        def _() -> None:
+        def finish() -> None:
             state = {name: ref[...] for name, ref in scratch.items()}
             for ref, entry in zip(results, layout.finish(state), strict=True):
                 ref[...] = entry
