@@ -6,6 +6,7 @@ from experiments.attention_speed.overhead import overhead
 from experiments.attention_speed.roofline import roofline
 from experiments.attention_speed.run import run
 from experiments.attention_speed.tables import pages, tables
+from experiments.attention_speed.tpu import compile_tpu
 from experiments.common.command import application, main
 
 app = application(
@@ -17,6 +18,7 @@ app = application(
     pages=pages,
 )
 app.command("compile")(compile_kernels)
+app.command("compile-tpu")(compile_tpu)
 app.command("overhead")(overhead)
 app.command("roofline")(roofline)
 

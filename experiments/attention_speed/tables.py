@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.attention_speed import compilation, roofline
+from experiments.attention_speed.tpu import tpu_tables
 from experiments.attention_speed.workloads import KINDS
 from experiments.common.timing import machine_line, read_benchmark, verdict
 from sharpmax.report._page.tables import Table
@@ -37,7 +38,8 @@ def tables(results: Path) -> dict[str, str]:
     """Return the tables that documents may ask for, as far as a run has what they show.
 
     Args:
-        results: Folder of `benchmark.json`, `profile.json`, `compilation.json`, `roofline.json`.
+        results: Folder of `benchmark.json`, `profile.json`, `compilation.json`, `roofline.json`,
+            `jax.json` and `tpu.json`.
 
     Returns:
         Markdown by name.
@@ -57,6 +59,7 @@ def tables(results: Path) -> dict[str, str]:
         from experiments.attention_speed.jax_benchmark import jax_tables
 
         found |= jax_tables(results)
+    found |= tpu_tables(results)
     return {name: table.to_markdown() for name, table in found.items()}
 
 
