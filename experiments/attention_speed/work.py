@@ -106,7 +106,9 @@ def key_blocks(launch: Launch) -> tuple[int, int]:
                 start = max(base - right - offset, 0)
                 stop = min(base + tile.keys + left - offset, queries)
             visited += _blocks((stop - start) * group, tile.rows)
-        lowest, highest = 0, keys
+            # Chunks of a key are read for the rows that see it, whole keys before.
+            if start < stop or not launch.constants["CHUNK"]:
+                lowest, highest = min(lowest, base), min(base + tile.keys, keys)
     else:
         for begin in range(0, queries * group, tile.rows):
             first, last = begin // group, (min(begin + tile.rows, queries * group) - 1) // group
@@ -136,6 +138,8 @@ def _bytes(launch: Launch, seen: int) -> tuple[int, int]:
     if bits == 12:  # a byte, and half of one that keys of both halves of a block share
         logits += seen // size * (size // 2) + min(seen % size, size // 2)
     peaks = 4 * _blocks(seen, size)  # the largest of each block
+    if scores == "read" and constants["CHUNK"]:
+        of_query = 0  # chunks of it are read where logits are made
     if launch.kernel == "measure":
         kept = logits + (peaks if scores == "write" or bits < 32 else 0)
         read = of_query + (rows * kept if scores == "read" else of_key)
@@ -156,7 +160,8 @@ def _bytes(launch: Launch, seen: int) -> tuple[int, int]:
         read += values + rows * width * _itemsize(arguments["gradient"])
     if launch.kernel == "by_query":
         return read, of_query + (number * rows if with_values else 0)
-    return read, of_key + (values if with_values else 0)
+    every = heads * key.shape[2] * key.itemsize
+    return read, every * (key.shape[3] + (width if with_values else 0))
 
 
 def _programs(launch: Launch) -> int:
