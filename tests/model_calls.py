@@ -16,8 +16,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.experimental import context_parallel
 from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
     AutoModelForCausalLM,
     DistributedConfig,
     LlamaConfig,
@@ -33,6 +31,7 @@ from sharpmax.models._share import share_of
 from sharpmax.policies import Constant, Exponential
 from tiny_models import SETTINGS, tokenizer
 
+GUIDE = Path(__file__).parents[1] / "docs/scaling.md"
 TEXT = "It was the best of times. " * 40
 POLICY = Exponential(torch.tensor([0.2, 0.5, 0.9, 1.3]))
 
@@ -269,32 +268,30 @@ def _gradient(model: Any, logits: Tensor, targets: Tensor) -> Tensor:
     return torch.autograd.grad(loss, model.model.layers[0].self_attn.q_proj.weight)[0]
 
 
-def read_in_parts(folder: Path, method: str, by_torch: bool) -> tuple[Tensor, Tensor, Tensor, str]:
-    """Read one sequence, of which each rank has a part; return logits, their positions and more."""
-    shard, length = sharpmax.distributed.shard, LENGTH
+def read_in_parts(folder: Path, by_torch: bool) -> tuple[Tensor, Tensor, Tensor, str]:
+    """Read one sequence as the guide says; return logits, their positions, a gradient, a refusal.
 
-    def over_ranks(_m: Any, query: Any, key: Any, value: Any, _mask: Any, **options: Any) -> Any:
-        output = sharpmax.distributed.attention(
-            query, key, value, policy=POLICY, is_causal=True, scale=options["scaling"],
-            enable_gqa=True, query_placement="sharded", method=method, order="zigzag",
-        )  # fmt: skip
-        return output.transpose(1, 2).contiguous(), None
-
-    AttentionInterface.register("over_ranks", over_ranks)
-    AttentionMaskInterface.register("over_ranks", lambda *_, **__: None)
-    model = load(folder, "whole", attn_implementation="over_ranks")
-    ids, positions = tokens(1, length), torch.arange(length)[None]
+    `by_torch`: within PyTorch's own context, which shards the tokens.
+    """
+    guide = GUIDE.read_text(encoding="utf-8")
+    script = guide[guide.index("from transformers import AttentionInterface") :]
+    attention, read = script[: script.index("```")].split("\n\ntokens = ")
+    model, ids, places = load(folder, "whole"), tokens(1, LENGTH), torch.arange(LENGTH)[None]
+    names = {"sharpmax": sharpmax, "policy": POLICY, "model": model, "length": LENGTH}
+    names["tokens"] = ids
+    exec(attention, names)
     with ExitStack() as stack:
         if by_torch:
             mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-            parts = {"buffers": [ids, positions], "buffer_seq_dims": [1, 1]}
+            parts = {"buffers": [ids, places], "buffer_seq_dims": [1, 1]}
             stack.enter_context(context_parallel(mesh, **parts))
+            logits = model(ids, position_ids=places, use_cache=False).logits
         else:
-            ids, positions = (shard(x, 1, order="zigzag") for x in (ids, positions))
-        logits = model(ids, position_ids=positions, use_cache=False).logits
+            exec(f"tokens = {read}", names)
+            ids, places, logits = (names[name] for name in ("tokens", "places", "logits"))
         gradient = _gradient(model, logits, ids)
         dist.all_reduce(gradient)
         model.set_attn_implementation("sdpa")
         with sharpmax.sharpen(model, POLICY):
-            refusal = str(_attempt(lambda: model(ids, position_ids=positions, use_cache=False)))
-        return logits.detach(), positions[0].clone(), gradient, refusal.partition(": ")[2]
+            refusal = str(_attempt(lambda: model(ids, position_ids=places, use_cache=False)))
+        return logits.detach(), places[0].clone(), gradient, refusal.partition(": ")[2]

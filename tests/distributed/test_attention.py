@@ -71,10 +71,10 @@ def _refused_by_ulysses(error: RankFailedError, cut: Cut, ranks: int) -> None:
 
 
 def _compare(ours: Any, theirs: Any, exact: Any, relative: float = 1e-6) -> None:
-    """Compare with one device: to 1e-6.
+    """Compare with one device: to 1e-6, or to a few times the error that it has itself.
 
-    Where one device alone is further than that from double precision, to a few times its error:
-    the gradient of a bias that cancels has no digits in single precision.
+    Nearly all tensors are within 1e-6 alone. The gradient of a bias whose terms cancel has no
+    digits in single precision, on one device either.
     """
     assert torch.equal(ours[1].count, theirs[1].count)
     tensors = {"output": [x[0] for x in (ours, theirs, exact)]}
@@ -82,9 +82,8 @@ def _compare(ours: Any, theirs: Any, exact: Any, relative: float = 1e-6) -> None
     tensors |= {name: [x[2][name] for x in (ours, theirs, exact)] for name in ours[2]}
     for name, (here, there, truth) in tensors.items():
         assert here.dtype == there.dtype
-        error = _distance(there, truth)
-        allowed = relative if error <= relative else 4 * error
-        assert _distance(here, there) <= allowed, (name, error)
+        allowed = relative + 4 * _distance(there, truth)
+        assert _distance(here, there) <= allowed, name
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

@@ -244,12 +244,11 @@ def test_verbs_on_a_model_that_is_spread(two: Pool, folder: Path, kind: str) -> 
                 assert_alike(ours[verb], one[verb])
 
 
-@pytest.mark.parametrize("method", ["auto", "ring"])
 @pytest.mark.parametrize("by_torch", [False, True])
-def test_context_parallelism(two: Pool, folder: Path, method: str, by_torch: bool) -> None:
+def test_context_parallelism(two: Pool, folder: Path, by_torch: bool) -> None:
     """As the guide says; also within PyTorch's own context, which transformers' Trainer uses."""
     expected, gradient = model_calls.read_whole(folder)
-    parts = two.call(model_calls.read_in_parts, *[(folder, method, by_torch)] * 2)
+    parts = two.call(model_calls.read_in_parts, *[(folder, by_torch)] * 2)
     for logits, positions, ours, refusal in parts:
         torch.testing.assert_close(logits, expected[:, positions], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(ours, gradient, atol=1e-5, rtol=1e-4)
