@@ -125,6 +125,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert not [name for name in left if name.startswith(("ray", "gcs_server"))]
 
 
+# Once JAX has run in this process it warns of every fork. Forks of Ray start other programs.
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 @pytest.mark.usefixtures("cluster")
 def test_a_sweep_on_ray_survives_a_lost_worker_and_equals_the_local_one(tmp_path: Path) -> None:
     pids: dict[str, list[int]] = defaultdict(list)
