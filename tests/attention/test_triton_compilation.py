@@ -20,6 +20,22 @@ from triton_interpreter import missing
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "experiments" / "attention_speed" / "results" / "compilation.json"
+# Tiles that are not mended yet. Nothing may be added.
+SPILLING = {
+    "sm_90, measure, 128, bfloat16, decode, 16x64x4x2",
+    "sm_90, attend, 128, bfloat16, causal, 64x64x4x3",
+    "sm_100, attend, 128, bfloat16, causal, 64x64x4x3",
+    *(
+        f"{architecture}, attend, {width}, bfloat16, careful decode, 16x64x8x1"
+        for architecture in ("sm_80", "sm_90", "sm_100")
+        for width in (72, 128, 256)
+    ),
+    "sm_80, attend, 192, bfloat16, careful decode, 16x64x8x1",
+    *(
+        f"{architecture}, attend, 256, bfloat16, decode, 16x64x4x1"
+        for architecture in ("sm_80", "sm_90", "sm_100")
+    ),
+}
 needs_triton = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
@@ -77,10 +93,8 @@ def test_published_records_are_of_the_present_kernels_and_have_no_new_fault() ->
     for name, record in zip(published["steps"], published["records"], strict=True):
         assert record["compiled_from"] == fingerprint(present[name]), name
         assert not faults(record | {"spills": 0}), name
-    spilling = [record for record in published["records"] if record["spills"]]
-    # Large tiles of decoding that are not mended yet: their number may only fall.
-    assert len(spilling) <= 16
-    assert {record["kernel"] for record in spilling} <= {"attend", "measure"}
+    steps = zip(published["steps"], published["records"], strict=True)
+    assert {name for name, record in steps if record["spills"]} <= SPILLING
 
 
 @needs_triton
