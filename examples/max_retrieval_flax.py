@@ -23,12 +23,14 @@ class Head(nn.Module):
     """One head between MLPs. The items' linear layers are applied to the query and the mixture."""
 
     @nn.compact
-    def __call__(self, items, query, count, policy=None, measure=False):
-        hidden = nn.gelu(nn.Dense(128)(items))[:, :, None]  # keys and values
+    def __call__(self, priority, kind, query, count, policy=None, measure=False):
+        # A layer each for the priority and the class, so that both begin with the same weight.
+        items = nn.Dense(128)(priority[..., None]) + nn.Dense(128, use_bias=False)(kind)
+        hidden = nn.gelu(items)[:, :, None]  # keys and values
         query = nn.Dense(128)(nn.gelu(nn.Dense(128)(query)))
         for _ in "QKW":
             query = nn.Dense(128, use_bias=False)(query)
-        query, seen = query[:, None, None], {"key_value_seq_lengths": jnp.full(len(items), count)}
+        query, seen = query[:, None, None], {"key_value_seq_lengths": jnp.full(len(kind), count)}
         if measure:
             return attention_statistics(query, hidden, **seen).entropy().mean()
         mixture = attention(query, hidden, hidden, policy=policy, **seen)[:, 0, 0]
@@ -38,7 +40,7 @@ class Head(nn.Module):
 
 
 def sample(key, sets, size, count):
-    """Items, queries and answers of sets, of which the first `count` items are there."""
+    """Priorities, classes, queries and answers of sets; the first `count` items are there."""
     keys = jax.random.split(key, 3)
     priority, query = (
         jax.random.uniform(keys[0], (sets, size)),
@@ -46,13 +48,13 @@ def sample(key, sets, size, count):
     )
     kind = jax.random.randint(keys[2], (sets, size), 0, 10)
     answer = kind[jnp.arange(sets), jnp.where(jnp.arange(size) < count, priority, -1).argmax(-1)]
-    return jnp.concatenate([priority[..., None], jax.nn.one_hot(kind, 10)], -1), query, answer
+    return priority, jax.nn.one_hot(kind, 10), query, answer
 
 
 def train(steps, seed):
     """Return the moving average of the weights."""
     optimiser, key = optax.adamw(1e-3, weight_decay=1e-3), jax.random.key(seed)
-    weights = Head().init(key, *sample(key, 2, 16, 16)[:2], 16)
+    weights = Head().init(key, *sample(key, 2, 16, 16)[:3], 16)
 
     def step(state, key):
         weights, averaged, moments = state
@@ -86,7 +88,7 @@ def accuracy(weights, policy, size, sets):
 def main(steps=40_000, sizes=(16, 64, 256, 1024, 4096, 16384), sets=1024, seed=0):
     """Train, calibrate and print one row per method."""
     weights = train(steps, seed)
-    given = *sample(jax.random.key(1), 4096, 16, 16)[:2], 16
+    given = *sample(jax.random.key(1), 4096, 16, 16)[:3], 16
     entropy = float(Head().apply(weights, *given, measure=True))
     for policy in (None, Exponential(entropy)):
         row = [f"{n}: {accuracy(weights, policy, n, sets):.2f}%" for n in sizes]

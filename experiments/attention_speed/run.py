@@ -17,6 +17,7 @@ from experiments.attention_speed.profile import attention_profile
 from experiments.attention_speed.workloads import KINDS, full_workloads, quick_workloads
 from experiments.common.command import Output, Quick, Resume, current_command, show
 from experiments.common.timing import conditions, read_benchmark, run_steps
+from sharpmax import kernels
 from sharpmax._files import RefusedError, refuse_earlier, write_json
 from sharpmax.cli._inputs import numbers
 from sharpmax.cli._progress import Bars
@@ -96,6 +97,7 @@ def run(
                         "experiment": "attention speed",
                         **conditions(["numpy", "torch", "entmax"]),
                         "device": device_name(settings.device),
+                        "kernels": kernels.instructions() if device == "cpu" else "triton",
                         "settings": settings.to_dict(),
                     },
                     steps,

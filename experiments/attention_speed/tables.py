@@ -38,8 +38,8 @@ def tables(results: Path) -> dict[str, str]:
     """Return the tables that documents may ask for, as far as a run has what they show.
 
     Args:
-        results: Folder of `benchmark.json`, `profile.json`, `compilation.json`, `roofline.json`,
-            `jax.json` and `tpu.json`.
+        results: Folder of `benchmark.json`, `avx2/benchmark.json`, `profile.json`,
+            `compilation.json`, `roofline.json`, `jax.json` and `tpu.json`.
 
     Returns:
         Markdown by name.
@@ -49,6 +49,8 @@ def tables(results: Path) -> dict[str, str]:
         found["attention-headlines"] = headline_table(benchmark)
         found["attention-targets"] = targets_table(benchmark)
         found["attention-comparison"] = comparison_table(benchmark)
+    if benchmark := _read(results / "avx2" / "benchmark.json"):
+        found["attention-avx2"] = targets_table(benchmark)
     if profile := _read(results / "profile.json"):
         found["attention-profile"] = profile_table(profile)
     if compiled := _read(results / "compilation.json"):
@@ -308,4 +310,5 @@ def _caption(result: Record) -> str:
     where = machine_line(result, {"torch": "PyTorch"})
     on = f"{result['device']}, " if result.get("device") else ""
     dtype = result["settings"].get("dtype", "float32")
-    return f"{dtype}, {on}{where}. Written by `{result['command']}`."
+    kernels = f", kernels {result['kernels']}" if "kernels" in result else ""
+    return f"{dtype}, {on}{where}{kernels}. Written by `{result['command']}`."

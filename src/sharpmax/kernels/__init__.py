@@ -6,6 +6,7 @@ arrays, and results that it has allocated; this module packs the structs of the 
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ __all__ = [
     "backward",
     "failure",
     "forward",
+    "instructions",
     "load",
     "row_gradient",
     "run",
@@ -49,6 +51,13 @@ _MOMENTS = struct.Struct("3q").pack
 _GRADIENTS = struct.Struct("17q").pack
 
 _NOTHING = (0, 0, 0, 0, 1)
+
+
+def instructions() -> str:
+    """Return the vector instructions that the library chose, for example "avx512"."""
+    found = load().sharpmax_instructions
+    found.restype = ctypes.c_char_p
+    return str(found().decode())
 
 
 def run(function: str, *structs: bytes) -> None:

@@ -28,7 +28,7 @@ def facts() -> dict[str, str]:
     """Describe what attention in PyTorch can run on."""
     found = {"PyTorch's vector instructions": torch.backends.cpu.get_cpu_capability()}
     if not kernels.unavailable():
-        found["vector instructions of impl='cpu'"] = _instructions()
+        found["vector instructions of impl='cpu'"] = kernels.instructions()
     built = torch.version.cuda or torch.version.hip
     found["PyTorch built for"] = (
         f"{'ROCm' if torch.version.hip else 'CUDA'} {built}" if built else "CPU"
@@ -172,14 +172,6 @@ def notes(ready: list[tuple[str, str]]) -> list[str]:
     if not gpu and available("triton") and torch.version.cuda:
         said.append("PyTorch is built for CUDA and finds no GPU: check the driver")
     return said
-
-
-def _instructions() -> str:
-    import ctypes
-
-    found = kernels.load().sharpmax_instructions
-    found.restype = ctypes.c_char_p
-    return str(found().decode())
 
 
 def _plain(tensor: Tensor) -> Any:
