@@ -135,6 +135,8 @@ def added_cells(
             for info in report:
                 if results.find_heads("beta", info.name, split, size) is not None:
                     yield Cell(info.name, split, size, "matched")
+                    if fitted:
+                        yield Cell(info.name, split, size, "fitted")
     for info in report:
         for arm in OTHER_ROWS:
             yield Cell(info.name, design.splits[0], design.report_size, arm)

@@ -95,7 +95,14 @@ def run(
         str,
         typer.Option("--arms", help="Only these arms, separated by commas.", show_default="all"),
     ] = "",
-    largest: Annotated[int, typer.Option(min=1, help="Only contexts up to this size.")] = 10**6,
+    rows: Annotated[
+        str,
+        typer.Option(help="Only contexts of these sizes, separated by commas.", show_default="all"),
+    ] = "",
+    splits: Annotated[
+        str,
+        typer.Option(help="Only these splits, separated by commas.", show_default="all"),
+    ] = "",
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 1,
     cache: Annotated[Path, typer.Option(help="Folder that `setup` filled.")] = CACHE,
     output: Output = Path("build/tabular/run"),
@@ -136,8 +143,11 @@ def run(
         )
         # The design names some cells more than once.
         for cell in dict.fromkeys(every) if engine == "ray" else every:
-            chosen = cell.size <= largest and (not only or cell.arm in only.split(","))
-            if chosen and cell not in results.records and _ready(cell, results):
+            asked = all(
+                not given or str(value) in given.split(",")
+                for given, value in ((rows, cell.size), (splits, cell.split), (only, cell.arm))
+            )
+            if asked and cell not in results.records and _ready(cell, results):
                 yield cell
 
     predict = partial(_predict, plan, results, model, load, fitted)

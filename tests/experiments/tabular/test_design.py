@@ -81,6 +81,8 @@ def test_added_cells_wait_for_the_choice_and_for_what_they_are_matched_to() -> N
     later = list(added_cells(FULL, TABLES, results, fitted=False))
     assert [cell for cell in later if cell.arm == "matched"] == [Cell("t/0", 2, 4096, "matched")]
     assert not any(cell.arm == "fitted" for cell in later)
+    beside = list(added_cells(FULL, TABLES, results, fitted=True))
+    assert Cell("t/0", 2, 4096, "fitted") in beside
     # Nothing that the design has already is yielded again.
     assert not set(every) & set(cells(FULL, TABLES, results))
     results.records.popitem()

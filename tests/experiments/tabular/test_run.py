@@ -30,7 +30,10 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
     path = tmp_path / "tabular.json"
     assert not Results.load(path).records
 
-    assert _call("run", "--quick", "--resume", "--arms", "plain", "--largest", "1200", *folder) == 0
+    part = ["--arms", "plain", "--rows", "1024,1200", "--splits", "1"]
+    assert _call("run", "--quick", "--resume", "--splits", "2", *folder) == 0
+    assert not Results.load(path).records
+    assert _call("run", "--quick", "--resume", *part, *folder) == 0
     first = Results.load(path).records
     assert {(cell.arm, cell.size) for cell in first} == {("plain", 1_024), ("plain", 1_200)}
     capsys.readouterr()
