@@ -246,6 +246,28 @@ def test_attention_written_by_hand_is_named() -> None:
         sharpmax.sharpen(model, {"hidden.blocks.0.attn": SHARP}, example=tokens())
 
 
+class Later(Mixed):
+    """A model that leaves a part out unless it is asked for."""
+
+    def forward(self, x: Tensor, whole: bool = False) -> Tensor:
+        found: Tensor = super().forward(x) if whole else self.seen(x)
+        return found
+
+
+def test_attention_by_hand_that_runs_in_a_later_pass_is_named_then() -> None:
+    for example in (None, tokens()):
+        model = made(Later())
+        with sharpmax.sharpen(model, SHARP, example=example) as sharpened:
+            with warnings.catch_warnings(action="error"):
+                model(tokens())
+            with pytest.warns(UserWarning, match=f"Later: not reached: hidden.*attn: {BY_HAND}"):
+                model(tokens(), whole=True)
+            with warnings.catch_warnings(action="error"):
+                model(tokens(), whole=True)
+            names = [(row.name, row.why_not is None) for row in sharpened.status()]
+            assert names == [("seen.blocks.0.attn", True), ("hidden.blocks.0.attn", False)]
+
+
 class KernelAttention(nn.Module):
     """Attention that no function of PyTorch computes, as a kernel of its own would."""
 

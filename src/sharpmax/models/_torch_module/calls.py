@@ -30,8 +30,9 @@ _REENTRANT = CheckpointFunction.forward.__code__
 class Held:
     """What a wrapped module carries: its name, and the attachments of its calls, in order."""
 
-    def __init__(self, name: str, calls: Calls, own: Any) -> None:
+    def __init__(self, name: str, calls: Calls, own: Any, known: bool) -> None:
         self.name, self.calls = name, calls
+        self.known = known  # whether an earlier pass has shown what it does
         self.own = own  # a forward function that was set on the module itself
         self.attachments: list[Attachment] = []
         self.repeats = False  # whether one pass runs the module several times
@@ -45,12 +46,12 @@ class Calls:
     """What all wrapped modules of a model share."""
 
     def __init__(
-        self, adopt: Adopt, default: Attachment, watch: Watch | None, ran: Callable[[Held], None]
+        self, adopt: Adopt, default: Attachment, watch: Watch, ran: Callable[[Held], None]
     ) -> None:
         self.adopt = adopt
         self.default = default  # serves new calls in compiled code, until they are adopted
-        self.watch = watch  # looks for hidden attention
-        self.ran = ran  # called with each module that has run, while there is a watch
+        self.watch = watch  # looks for hidden attention in modules that are not known
+        self.ran = ran  # called with each module that has run
         # What compiled code leaves to do: calls to adopt, and problems to show.
         self.new: list[tuple[Held, int, int, Kind]] = []
         self.shown: list[tuple[Held, int, Tensor, Tensor, Tensor | None, float | None]] = []
@@ -101,8 +102,7 @@ def run(held: Held, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _LOCAL.here = outer
     if not torch.compiler.is_compiling():
         held.calls.settle()
-        if held.calls.watch is not None:
-            held.calls.ran(held)
+        held.calls.ran(held)
     return output
 
 
@@ -132,7 +132,7 @@ class Serving(TorchFunctionMode):
                 # A compiler can follow it only as a method.
                 return args[0].unflatten(*args[1:], **kwargs)
             return func(*args, **kwargs)
-        if here.calls.watch is None:
+        if here.path[-1].known:
             return func(*args, **kwargs)
         return here.calls.watch.call(here.path[-1].name, func, args, kwargs)
 

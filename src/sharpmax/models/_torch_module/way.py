@@ -42,7 +42,9 @@ class TorchModule(Way):
         if not any(map(_may_attend, self._modules.values())):
             raise CannotSharpenError(f"{self._root}: expected a model with attention, found none")
         self._found: dict[str, list[int]] = {}  # indices of layers, by module
-        self._ran: set[str] = set()
+        self._ran: set[str] = set()  # modules that have run in passes through the whole model
+        self._running: dict[str, Held] = {}  # those that the present pass has added
+        self._told = 0  # how many layers, reachable or not, have been reported
         self._probing = False
         self._originals: dict[str, type] = {}  # classes of the modules that are wrapped now
         self._calls: Calls | None = None
@@ -81,14 +83,13 @@ class TorchModule(Way):
                     held.attachments.append(adopt(layer))
                 return held.attachments[number]
 
-        watch = None if self.complete else Watch(self._hide)
-        calls = self._calls = Calls(found, adopt(None), watch, self._has_run)
+        calls = self._calls = Calls(found, adopt(None), Watch(self._hide), self._has_run)
         classes: dict[type, type] = {}
         for name, module in self._modules.items():
             if isinstance(module, torch.jit.ScriptModule):
                 self._hide(name, f"TorchScript cannot be looked into; {ADVICE}")
             elif name == self._root or _may_attend(module):
-                held = Held(name, calls, module.__dict__.pop("forward", None))
+                held = Held(name, calls, module.__dict__.pop("forward", None), name in self._ran)
                 held.attachments = [attachments[index] for index in self._found.get(name, ())]
                 module.__dict__[ATTRIBUTE] = held
                 kind = self._originals[name] = type(module)
@@ -116,27 +117,29 @@ class TorchModule(Way):
         return "its own", layer.unreachable or (None if self._originals else "restored")
 
     def _has_run(self, held: Held) -> None:
-        """Note that a module has run; after the whole model, report what nobody has seen."""
-        self._ran.add(held.name)
-        if held.name != self._root:
+        """Note that a module has run; after the whole model, report what cannot be reached."""
+        if not held.known:
+            self._running[held.name] = held
+        if held.name != self._root or not self._running:
             return
-        ours = held.calls.watch.ours if held.calls.watch else ()
-        for name in sorted(ours):
-            if not self._modules[name].__dict__[ATTRIBUTE].attachments:
+        ran, self._running = self._running, {}
+        self._ran |= set(ran)
+        for name, each in sorted(ran.items()):
+            each.known = True
+            if name in held.calls.watch.ours and not each.attachments:
                 self._hide(name, OWN)
-        held.calls.watch = None
-        self.complete = True
         seen = [layer.name for layer in self.layers]
-        for name in sorted(self._ran, key=len, reverse=True):
+        for name in sorted(ran, key=len, reverse=True):
             module = self._modules[name]
-            if sounds_like_attention(module) and not any(each.startswith(name) for each in seen):
+            if sounds_like_attention(module) and not any(path.startswith(name) for path in seen):
                 self._hide(name, f"no call of attention was seen in it; {ADVICE}")
                 seen.append(name)
-        if self._probing:
-            return
-        missing = [f"{each.name}: {each.unreachable}" for each in self.layers if each.unreachable]
-        if missing or not self.layers:
-            why = "; ".join(missing) or "no call of attention was seen"
+        missing = [each for each in self.layers[self._told :] if each.unreachable]
+        nothing = not (self.layers or self.complete)
+        self._told, self.complete = len(self.layers), True
+        if (missing or nothing) and not self._probing:
+            why = "; ".join(f"{each.name}: {each.unreachable}" for each in missing)
+            why = why or "no call of attention was seen"
             warnings.warn(f"{self._root}: not reached: {why}", stacklevel=2)
 
     def _hide(self, name: str, why: str) -> None:
