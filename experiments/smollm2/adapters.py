@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._extras import require
+from sharpmax._files import replace_file
 from sharpmax._settings import CalibrationSettings
-from sharpmax.models import Splits, Window, answer_loss, text_loss
+from sharpmax.models import Shared, Splits, Window, answer_loss, text_loss
 from sharpmax.models._calibration.fit import Groups, _shuffled
 from sharpmax.models._calibration.objectives import drift
 from sharpmax.models._calibration.select import SCALES, Losses, difference
@@ -27,6 +31,9 @@ Objective = Callable[[Any, Sequence[Any]], Tensor]
 LEARNING_RATES = {"lora": 2e-3, "ia3": 0.03}
 """Of Adam. That of IA³ is the one of calibrations, whose numbers have the same meaning."""
 
+SAVED_EVERY = 5
+"""Steps of a fit after which its state is written, so that it can be resumed."""
+
 
 class Trained(NamedTuple):
     """An adapter after training and selection.
@@ -36,12 +43,14 @@ class Trained(NamedTuple):
         numbers: How many numbers were fitted.
         scale: The share of the change that is kept; 0 if nothing held.
         candidates: Gain, certain gain, rise and harm on the selection split, by scale.
+        seconds: Processor time, also of runs that were stopped before.
     """
 
     weights: dict[str, Tensor]
     numbers: int
     scale: float
     candidates: dict[float, tuple[float, float, float, float]]
+    seconds: float
 
 
 @contextmanager
@@ -51,7 +60,7 @@ def adapted(
     """Add an adapter to the attention of a model within a block; yields its parameters by name.
 
     Args:
-        model: A Llama.
+        model: A model whose projections are named as those of a Llama.
         kind: "lora", on the four projections of attention, or "ia3", one factor per channel of
             the heads' outputs.
         rank: Of LoRA.
@@ -79,9 +88,7 @@ def adapted(
             for name, value in model.named_parameters()
             if "lora_" in name or "ia3_l" in name
         }
-        with torch.no_grad():
-            for name, value in (weights or {}).items():
-                found[name].copy_(value)
+        _set(found, weights or {})
         yield found
     finally:
         model.delete_adapter("default")
@@ -97,9 +104,26 @@ def train(
     data: Splits[Question],
     text: Splits[Window],
     settings: CalibrationSettings,
+    *,
+    shared: Shared | None = None,
+    state: Path | None = None,
     on_step: Callable[[int], None] = lambda _: None,
 ) -> Trained:
-    """Fit an adapter on the first split, and keep the share of it that holds on the second."""
+    """Fit an adapter on the first split, and keep the share of it that holds on the second.
+
+    Args:
+        model: The model.
+        kind: Kind of the adapter, as `adapted` explains.
+        rank: Of LoRA.
+        data: Questions.
+        text: Windows of ordinary text.
+        settings: Those of calibrations.
+        shared: What the original model computes on these data, kept for further adapters.
+        state: A file for the state of the fit. If it exists, the fit goes on from there.
+        on_step: Called with the number of finished steps.
+    """
+    shared = Shared() if shared is None else shared
+    progress = _Progress(state)
 
     @contextmanager
     def original() -> Iterator[None]:
@@ -109,16 +133,24 @@ def train(
         finally:
             model.enable_adapters()
 
+    def plain(measure: Callable[[], Losses]) -> Losses:
+        with original():
+            return measure()
+
     with adapted(model, kind, rank) as parameters, evaluation_mode(model, frozen=True):
         start = {name: value.detach().clone() for name, value in parameters.items()}
-        _fit(model, parameters, kind, data, text, settings, drift(original), on_step)
+        guard = drift(original, shared)
+        _fit(model, parameters, kind, data, text, settings, guard, progress, on_step)
         fitted = {name: value.detach().clone() for name, value in parameters.items()}
-        with original():
-            before = _losses(model, data, text)
+        of_answers, of_text = partial(_answers, model, data), partial(_text, model, text)
+        before = (
+            shared.losses(("adapters", "answers"), partial(plain, of_answers)),
+            shared.losses(("adapters", "text"), partial(plain, of_text)),
+        )
         tried = {}
         for scale in SCALES:
             _set(parameters, _scaled(kind, start, fitted, scale))
-            after = _losses(model, data, text)
+            after = of_answers(), of_text()
             (gain, error), (fell, doubt) = map(difference, before, after)
             tried[scale] = (gain, gain - 2 * error, -fell, 2 * doubt - fell)
         holding = {
@@ -128,7 +160,43 @@ def train(
         }
         chosen = max(holding, key=lambda scale: holding[scale][0], default=0.0)
         kept = _scaled(kind, start, fitted, chosen)
-    return Trained(kept, sum(value.numel() for value in start.values()), chosen, tried)
+    numbers = sum(value.numel() for value in start.values())
+    return Trained(kept, numbers, chosen, tried, progress.seconds)
+
+
+class _Progress:
+    """The state of a fit in a file, and the processor time of all runs that it took."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._start = path, time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        return time.process_time() - self._start
+
+    def load(self, parameters: dict[str, Tensor], *others: Any) -> int:
+        """Restore parameters, optimiser and schedule; returns the number of finished steps."""
+        if self._path is None or not self._path.exists():
+            return 0
+        found = torch.load(self._path, weights_only=True)
+        self._start -= found["seconds"]
+        _set(parameters, found["parameters"])
+        for other, values in zip(others, found["others"], strict=True):
+            other.load_state_dict(values)
+        step: int = found["step"]
+        return step
+
+    def save(self, step: int, parameters: dict[str, Tensor], *others: Any) -> None:
+        if self._path is None or step % SAVED_EVERY:
+            return
+        content = {
+            "step": step,
+            "seconds": self.seconds,
+            "parameters": {name: value.detach() for name, value in parameters.items()},
+            "others": [other.state_dict() for other in others],
+        }
+        with replace_file(self._path) as temporary:
+            torch.save(content, temporary)
 
 
 def _fit(
@@ -139,6 +207,7 @@ def _fit(
     text: Splits[Window],
     settings: CalibrationSettings,
     guard: Objective,
+    progress: _Progress,
     on_step: Callable[[int], None],
 ) -> None:
     """Minimise the loss of calibrations: answers, and the divergence from the original on text."""
@@ -156,35 +225,34 @@ def _fit(
     ]
     for value in parameters.values():
         value.requires_grad_(True)
+    done = progress.load(parameters, optimiser, schedule)
     for step in range(settings.steps):
+        taken = [[next(order) for _ in range(count)] for _, order, count, _ in terms]
+        if step < done:
+            continue
         optimiser.zero_grad()
-        for objective, order, count, weight in terms:
-            for _ in range(count):
-                (weight * objective(model, next(order)).mean() / count).backward()
+        for (objective, _, count, weight), groups in zip(terms, taken, strict=True):
+            for items in groups:
+                (weight * objective(model, items).mean() / count).backward()
         optimiser.step()
         schedule.step()
         on_step(step + 1)
+        progress.save(step + 1, parameters, optimiser, schedule)
 
 
-def _losses(
-    model: PreTrainedModel, data: Splits[Question], text: Splits[Window]
-) -> tuple[Losses, Losses]:
-    """Measure answers and ordinary text of the selection split."""
+def _answers(model: PreTrainedModel, data: Splits[Question]) -> Losses:
+    """Measure the answers of the selection split."""
+    groups = _by_context(data.select)
     with torch.no_grad():
-        return (
-            Losses(
-                [
-                    loss
-                    for items in _by_context(data.select)
-                    for loss in answer_loss(model, items).tolist()
-                ],
-                [item.context for items in _by_context(data.select) for item in items],
-            ),
-            Losses(
-                [text_loss(model, [window]).item() for window in text.select],
-                [window.context for window in text.select],
-            ),
-        )
+        values = [loss for items in groups for loss in answer_loss(model, items).tolist()]
+    return Losses(values, [item.context for items in groups for item in items])
+
+
+def _text(model: PreTrainedModel, text: Splits[Window]) -> Losses:
+    """Measure ordinary text of the selection split."""
+    with torch.no_grad():
+        values = [text_loss(model, [window]).item() for window in text.select]
+    return Losses(values, [window.context for window in text.select])
 
 
 def _by_context(questions: Sequence[Question]) -> Groups:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import torch
@@ -18,15 +22,26 @@ from safetensors.torch import load_file, save_file
 
 import sharpmax
 from experiments.common.command import Output, Quick, Resume, current_command, show
-from experiments.common.timing import Step, conditions, run_steps
+from experiments.common.timing import conditions, read_benchmark
 from experiments.smollm2.adapters import adapted, train
 from experiments.smollm2.run import own_texts, tiny_llama
-from experiments.smollm2.tables import METHODS, alternatives_table
-from sharpmax._settings import CalibrationSettings, EvaluationSettings
+from experiments.smollm2.tables import METHODS, alternatives_tables
+from sharpmax._files import SettingsChangedError, check_settings, locked, refuse_earlier, write_json
+from sharpmax._settings import PLAIN, CalibrationSettings, EvaluationSettings
+from sharpmax.cli import _inputs as inputs
 from sharpmax.cli._progress import Bars, quiet
-from sharpmax.models import Calibration, answer, load_model, text_loss
+from sharpmax.models import (
+    Calibration,
+    CannotFoldError,
+    Evaluation,
+    Shared,
+    Splits,
+    answer,
+    load_model,
+    text_loss,
+)
 from sharpmax.models._evaluation.cells import Cell, cells_of, items
-from sharpmax.models._evaluation.evaluate import facts_of, sizes_of
+from sharpmax.models._evaluation.evaluate import facts_of, open_evaluation, sizes_of
 from sharpmax.models._evaluation.splits import split_texts
 from sharpmax.models._evaluation.study import Study
 from sharpmax.models._way import evaluation_mode
@@ -42,6 +57,11 @@ QUICK: dict[str, Any] = {
     "batch": 1, "text_batch": 1,
 }  # fmt: skip
 
+CALIBRATIONS = ("constant", "gain", "constant+gain")
+UNFITTED = (PLAIN, "examples")
+
+Record = dict[str, Any]
+
 
 @dataclass
 class Comparison:
@@ -49,76 +69,111 @@ class Comparison:
 
     model: Any
     tokenizer: Any
-    texts: dict[str, str]  # to fit on
-    test_texts: dict[str, str]
+    splits: Splits[str]
     settings: CalibrationSettings
-    asked: int  # questions per cell, the first of `drawn`
-    drawn: EvaluationSettings
+    asked: int  # questions per cell, the first of those that are drawn
     folder: Path
+    draw: Callable[[Cell], list[Any]]
+    earlier: Evaluation | None = None
+    shared: Shared = field(default_factory=Shared)  # of all adapters
 
-    @property
-    def study(self) -> Study:
-        """The calibrations, one file per family."""
-        return Study(self.folder, self.settings, "", resume=True)
+    def __post_init__(self) -> None:
+        self.study = Study(self.folder, self.settings, "", resume=True)
+        if self.earlier is not None:
+            # Refuses answers of other calibrations.
+            self.earlier.add_arms({PLAIN: None, **self.study.calibrations})
 
-    def fit(self, method: str) -> dict[str, list[dict[str, Any]]]:
+    def fit(self, method: str, on_step: Callable[[int], None]) -> Record:
         """Fit a method, write what it would ship, and return its size."""
-        splits = split_texts(list(self.texts.values()), list(self.test_texts.values()))
-        began = time.perf_counter()
-        numbers, size, kept = 0, 0, 1.0
-        if method in ("constant", "gain", "constant+gain"):
-            found = self.study.fit(method, self.model, self.tokenizer, splits)  # type: ignore[arg-type]
-            numbers = sum(filter(None, found.head_counts)) * len(method.split("+"))
-            size = len(json.dumps(found.to_dict()["layers"]))
-            kept = (found.notes["select"]["chosen"] or {"scale": 0.0})["scale"]
-        elif method != "plain" and method != "examples":
-            data, _ = self.study._data(self.model, self.tokenizer, splits)
+        record: Record = {"method": method, "task": "fit", "numbers": 0, "seconds": None}
+        if method in CALIBRATIONS:
+            known = method in self.study.calibrations
+            began = time.process_time()
+            found = self.study.fit(method, self.model, self.tokenizer, self.splits)  # type: ignore[arg-type]
+            record |= {
+                "numbers": sum(filter(None, found.head_counts)) * len(method.split("+")),
+                "seconds": None if known else time.process_time() - began,
+                "bytes": len(json.dumps(found.to_dict()["layers"])),
+                "kept": (found.notes["select"]["chosen"] or {"scale": 0.0})["scale"],
+                "merges": self._merges(found),
+            }
+        elif method not in UNFITTED:
+            data, _ = self.study._data(self.model, self.tokenizer, self.splits)
             kind, rank = _adapter(method)
-            trained = train(self.model, kind, rank, data["data"], data["text"], self.settings)
-            path = self.folder / "adapters" / f"{method}.safetensors"
-            path.parent.mkdir(exist_ok=True)
+            path = self._adapter_file(method)
+            state = path.with_suffix(".fit")
+            trained = train(
+                self.model, kind, rank, data["data"], data["text"], self.settings,
+                shared=self.shared, state=state, on_step=on_step,
+            )  # fmt: skip
             save_file({n: v.contiguous() for n, v in trained.weights.items()}, path)
-            numbers, size, kept = trained.numbers, path.stat().st_size, trained.scale
-        seconds = time.perf_counter() - began
-        record = {
-            "method": method, "task": "fit", "numbers": numbers, "seconds": seconds, "bytes": size,
-            "kept": kept,
-        }  # fmt: skip
-        return {"records": [record]}
+            state.unlink(missing_ok=True)
+            record |= {
+                "numbers": trained.numbers, "seconds": trained.seconds, "kept": trained.scale,
+                "bytes": path.stat().st_size, "sha256": _sha256(path), "merges": True,
+            }  # fmt: skip
+        return record
 
-    @contextmanager
-    def changed(self, method: str) -> Iterator[None]:
-        """Change the model by a fitted method within a block."""
-        change: AbstractContextManager[Any] = nullcontext()
-        if method in ("constant", "gain", "constant+gain"):
-            found: Calibration = self.study.calibrations[method]
-            change = sharpmax.sharpen(self.model, found) if found.layers else change
-        elif method != "plain" and method != "examples":
-            weights = load_file(self.folder / "adapters" / f"{method}.safetensors")
-            change = adapted(self.model, *_adapter(method), weights)
-        with change, evaluation_mode(self.model), torch.no_grad():
-            yield
-
-    def measure(
-        self, method: str, cell: Cell, draw: Callable[[Cell], list[Any]]
-    ) -> dict[str, list[dict[str, Any]]]:
+    def measure(self, method: str, cell: Cell, fit: Record) -> Record:
         """Ask a changed model the questions of a cell, or measure its loss on text."""
-        drawn = draw(cell)
-        if cell.task != "text":
-            drawn = drawn[: self.asked]
-            if method == "examples":
-                drawn = [self._with_examples(cell, each) for each in drawn]
-        with self.changed(method):
+        drawn = self.draw(cell)
+        drawn = drawn if cell.task == "text" else drawn[: self.asked]
+        contexts = [each.context for each in drawn]
+        record: Record = {
+            "method": method, "task": cell.task, "length": cell.length, "wording": cell.wording,
+            "earlier": False, "contexts": contexts,
+        }  # fmt: skip
+        known = None if self.earlier is None else self.earlier.find(method, cell)
+        if known is not None:
+            values = known.values[: len(drawn)]
+            if list(known.contexts[: len(drawn)]) != contexts:
+                raise SettingsChangedError(
+                    f"{cell}: expected the questions of the earlier evaluation, got others; go on "
+                    "without --earlier"
+                )
+            return record | {"earlier": True, "values": list(values)}
+        if method == "examples":
+            drawn = [self._with_examples(cell, each) for each in drawn]
+        with self._changed(method, fit):
             values = (
                 [text_loss(self.model, [window]).item() for window in drawn]
                 if cell.task == "text"
                 else [float(each.exact) for each in answer(self.model, drawn)]
             )
-        record = {
-            "method": method, "task": cell.task, "length": cell.length, "wording": cell.wording,
-            "values": values, "contexts": [each.context for each in drawn],
-        }  # fmt: skip
-        return {"records": [record]}
+        return record | {"values": values}
+
+    @contextmanager
+    def _changed(self, method: str, fit: Record) -> Iterator[None]:
+        """Change the model by a fitted method within a block."""
+        change: AbstractContextManager[Any] = nullcontext()
+        if method in CALIBRATIONS:
+            found: Calibration = self.study.calibrations[method]
+            change = sharpmax.sharpen(self.model, found) if found.layers else change
+        elif method not in UNFITTED:
+            path = self._adapter_file(method)
+            if not path.exists() or _sha256(path) != fit["sha256"]:
+                raise SettingsChangedError(
+                    f"{path}: expected the adapter that was fitted, got "
+                    f"{'another' if path.exists() else 'none'}; copy it there, or remove the "
+                    f"records of {method!r} to fit it again"
+                )
+            change = adapted(self.model, *_adapter(method), load_file(path))
+        with change, evaluation_mode(self.model), torch.no_grad():
+            yield
+
+    def _merges(self, calibration: Calibration) -> bool:
+        """Tell whether a calibration can be written into the weights, which is verified."""
+        with TemporaryDirectory() as folder:
+            try:
+                calibration.to_peft(folder, self.model, self.tokenizer)
+            except CannotFoldError:
+                return False
+        return True
+
+    def _adapter_file(self, method: str) -> Path:
+        path = self.folder / "adapters" / f"{method}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        return path
 
     def _with_examples(self, cell: Cell, question: Question) -> Question:
         """Put three solved questions, in the wordings of the fit, before a prompt."""
@@ -147,13 +202,24 @@ def alternatives(
             help="File with the text to test on.", show_default="required without --quick"
         ),
     ] = None,
+    model: Annotated[str, typer.Option(help="Folder or name of a model.")] = "smollm2",
     methods: Annotated[str, typer.Option(help="Methods, with commas.")] = ",".join(METHODS),
     steps: Annotated[int, typer.Option(min=1, help="Steps of every fit.")] = 45,
-    length: Annotated[int, typer.Option(min=1, help="Tokens per prompt of the test.")] = 1024,
+    lengths: Annotated[
+        str, typer.Option(help="Tokens per prompt of the test, with commas.")
+    ] = "1024,2048,4096",
     asked: Annotated[
         int, typer.Option("--questions", min=1, help="Questions per task and wording, up to 200.")
     ] = 100,
     windows: Annotated[int, typer.Option(min=2, help="Windows of text of the test.")] = 16,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            help="Results of `run`: calibrations and answers that it has are not made again. Its"
+            " data and settings have to be the same.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = Path("build/smollm2/alternatives"),
     quick: Quick = False,
     resume: Resume = False,
@@ -161,56 +227,121 @@ def alternatives(
     """Fit calibrations and adapters on the same data, and compare what they answer and cost.
 
     Every method has the same steps, the same loss and the same guard on text. Results are written
-    after each fit and each cell. With --quick, a tiny Llama takes the place of SmolLM2.
+    after each fit and each cell, and a fit after every fifth step. With --resume, methods and
+    lengths can be added in further runs. With --quick, a tiny Llama takes the place of the model.
     """
+    chosen, named = (
+        inputs.numbers("--lengths", lengths),
+        inputs.names("--methods", methods, METHODS),
+    )
     sizes: dict[str, Any] = dict(FULL, steps=steps)
-    name = "smollm2"
     if quick:
-        name, (text, test_text) = str(tiny_llama(output / "model")), own_texts(output)
-        sizes, length, asked, windows = dict(QUICK, steps=min(steps, 2)), 400, 4, 2
+        model, (text, test_text) = str(tiny_llama(output / "model")), own_texts(output)
+        sizes, chosen, asked, windows = dict(QUICK, steps=min(steps, 2)), (400, 440), 4, 2
     if text is None or test_text is None:
         raise typer.BadParameter("expected --text and --test-text, or --quick", param_hint="--text")
+    path = output / "alternatives.json"
+    if path.exists() and not resume:
+        refuse_earlier(output)
+    output.mkdir(parents=True, exist_ok=True)
     console = Console()
-    with quiet(bars=False):
-        loaded, tokenizer = load_model(name)
-        model: Any = loaded
-        model = model.to(torch.float32 if quick else torch.bfloat16)
+    with quiet(bars=False), locked(output):
+        loaded, tokenizer = load_model(model)
+        inner: Any = loaded
+        inner = inner.to(torch.float32 if quick else torch.bfloat16)
         texts, test_texts = ({p.name: p.read_text(encoding="utf-8")} for p in (text, test_text))
         settings = CalibrationSettings(
-            **facts_of(model, texts), test_texts=sizes_of(test_texts), **sizes
+            **facts_of(inner, texts), test_texts=sizes_of(test_texts), **sizes
         )
         drawn = EvaluationSettings(
-            **facts_of(model, test_texts), questions=max(200, asked) if not quick else asked,
+            **facts_of(inner, test_texts), questions=max(200, asked) if not quick else asked,
             contexts=2 if quick else 25, windows=windows,
         )  # fmt: skip
-        compared = Comparison(model, tokenizer, texts, test_texts, settings, asked, drawn, output)
 
         @cache
         def draw(cell: Cell) -> list[Any]:
-            return items(cell, tokenizer, list(test_texts.values()), model, drawn)
+            return items(cell, tokenizer, list(test_texts.values()), inner, drawn)
 
-        planned: dict[str, Step] = {}
-        for method in methods.split(","):
-            planned[f"fit {method}"] = partial(compared.fit, method)
-            for cell in cells_of(["passkey", "key-value", "text"], [length]):
-                planned[f"{method}: {cell}"] = partial(compared.measure, method, cell, draw)
+        compared = Comparison(
+            inner, tokenizer, split_texts(list(texts.values()), list(test_texts.values())),
+            settings, asked, output, draw,
+            None if earlier is None else _taken_over(earlier, drawn, output),
+        )  # fmt: skip
+        header = {
+            "experiment": "alternatives",
+            "settings": {**settings.to_dict(), "questions": asked, "test_windows": windows},
+        }
+        session = {
+            "command": current_command(context),
+            **conditions(["numpy", "peft", "torch", "transformers"]),
+        }
+        result = _opened(path, header, session)
+        cells = cells_of(["passkey", "key-value", "text"], chosen)
         with Bars(console, transient=True) as bars:
-            bar = bars.add("Comparing", len(planned))
-            result = run_steps(
-                output / "alternatives.json",
-                {
-                    "command": current_command(context),
-                    "experiment": "alternatives",
-                    **conditions(["numpy", "peft", "torch", "transformers"]),
-                    "settings": {**settings.to_dict(), "length": length, "questions": asked},
-                },
-                planned,
-                resume=resume,
-                on_step=lambda number, name: bars.step(bar, number, name),
-            )
-    show(console, [alternatives_table(result)], [output / "alternatives.json"])
+            bar = bars.add("Comparing", len(named) * (1 + len(cells)))
+            for done, (method, cell) in enumerate(product(named, [None, *cells])):
+                # Examples in prompts change nothing about text.
+                if cell is not None and (method, cell.task) == ("examples", "text"):
+                    continue
+                note = f"{method}: {cell or 'fit'}"
+                bars.step(bar, done, note)
+                fit = _find(result, method)
+                if cell is None and fit is None:
+                    record = compared.fit(method, partial(_tell, bars, bar, done, note))
+                elif cell is not None and _find(result, method, cell) is None:
+                    record = compared.measure(method, cell, fit or {})
+                else:
+                    continue
+                result["records"].append({**record, "session": len(result["sessions"]) - 1})
+                write_json(path, result)
+    show(console, alternatives_tables(result), [path])
+
+
+def _tell(bars: Bars, bar: Any, done: int, note: str, step: int) -> None:
+    bars.step(bar, done, f"{note}, step {step}")
+
+
+def _taken_over(earlier: Path, drawn: EvaluationSettings, folder: Path) -> Evaluation:
+    """Copy the calibrations of an earlier run, and return its evaluation."""
+    evaluation = open_evaluation(earlier / "evaluation.json", drawn, "", resume=True)
+    (folder / "families").mkdir(exist_ok=True)
+    for family in CALIBRATIONS:
+        source, target = (each / "families" / f"{family}.json" for each in (earlier, folder))
+        if source.exists() and not target.exists():
+            shutil.copy(source, target)
+    return evaluation
+
+
+def _opened(path: Path, header: Record, session: Record) -> Record:
+    """Read the records of earlier sessions, and add one of now."""
+    result: Record = {**json.loads(json.dumps(header)), "sessions": [], "records": []}
+    if path.exists():
+        found = read_benchmark(path)
+        check_settings(
+            found, result | {name: found.get(name) for name in ("sessions", "records")}, path
+        )
+        result = found
+    result["sessions"].append(session)
+    return result
+
+
+def _find(result: Record, method: str, cell: Cell | None = None) -> Record | None:
+    """Return the record of a method on a cell, or of its fit."""
+    key = ("fit", None, None) if cell is None else (cell.task, cell.length, cell.wording)
+    for each in result["records"]:
+        if (each["method"], each["task"], each.get("length"), each.get("wording")) == (
+            method,
+            *key,
+        ):
+            found: Record = each
+            return found
+    return None
 
 
 def _adapter(method: str) -> tuple[str, int]:
     """Return kind and rank of an adapter by the name of its method."""
     return ("lora", int(method.partition(" ")[2])) if method.startswith("lora") else ("ia3", 0)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax._resampling import clustered_interval
-from sharpmax._settings import TASKS
+from sharpmax._settings import TASKS, WORDINGS
 from sharpmax.models import Calibration, Diagnosis, Evaluation
 from sharpmax.models._evaluation.heads import changed_heads
 from sharpmax.report._page.tables import Table, wrapped
@@ -18,7 +18,7 @@ from sharpmax.report.diagnosis.verdicts import VERDICTS, counts
 
 __all__ = [
     "METHODS",
-    "alternatives_table",
+    "alternatives_tables",
     "dispersing_table",
     "headline_table",
     "load",
@@ -44,6 +44,9 @@ METHODS = {
     "examples": "three examples in the prompt",
 }
 """What a calibration is compared with."""
+
+SHOWN = {"usual": "seen", "unseen": "unseen"}
+"""How wordings are called: seen by the fit, or not."""
 
 MOST_HELPFUL = 27
 """Heads that count as most helpful: one tenth of the heads of the model."""
@@ -115,71 +118,111 @@ def headline_table(evaluation: Evaluation, arms: Sequence[str]) -> Table:
     return Table(["task", "tokens", *arms], rows, caption=calibration.source(evaluation))
 
 
-def alternatives_table(result: dict[str, Any]) -> Table:
-    """Return a table with one row per method: size, time, accuracy, loss on text.
+def alternatives_tables(result: dict[str, Any]) -> list[Table]:
+    """Return the cost of each method, and what it answers: one row per method in both tables.
+
+    A method is left out until it was asked everything that the plain model was asked.
 
     Args:
         result: What the command `alternatives` wrote.
     """
     fits = {each["method"]: each for each in result["records"] if each["task"] == "fit"}
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    found: dict[str, dict[Any, dict[str, Any]]] = {method: {} for method in fits}
     for each in result["records"]:
-        if each["task"] == "fit":
-            continue
-        kind = "text" if each["task"] == "text" else each["wording"]
-        found.setdefault(each["method"], {}).setdefault(kind, []).append(each)
-    rows = []
-    for method, label in METHODS.items():
-        if method not in fits:
-            continue
-        fit, cells = fits[method], found.get(method, {})
-        fitted = fit["numbers"] > 0
-        figures = [
-            f"{fit['numbers']:,}" if fitted else "",
-            f"{fit['seconds'] / 60:.1f}" if fitted else "",
-            f"{fit['bytes'] / 1000:,.1f} kB" if fitted else "",
-            f"{fit['kept']:g}" if fitted else "",
-        ]
-        for kind in ("usual", "unseen", "text"):
-            of_text = kind == "text"
-            pairs = _paired(cells.get(kind, []), found.get("plain", {}).get(kind, []))
-            own = [value for each in cells.get(kind, []) for value in each["values"]]
-            mean = calibration.level(sum(own) / len(own), of_text) if own else ""
-            if method != "plain" and pairs and method != "examples" * of_text:
-                values = [ours - theirs for _, ours, theirs in pairs]
-                interval = clustered_interval(values, [context for context, _, _ in pairs])
-                shown = calibration.change(sum(values) / len(values), interval, of_text)
-                mean = f"{mean}, {shown}"
-            figures.append(mean)
-        rows.append([label, *figures])
-    header = [
-        "method", "numbers", "minutes", "shipped", "kept", "seen wordings, %",
-        "unseen wordings, %", "text loss",
-    ]  # fmt: skip
-    settings = result["settings"]
-    caption = (
-        f"{settings['steps']} steps each, on the same data. Passkey and key-value at"
-        f" {settings['length']:,} tokens, {settings['questions']} questions per task and wording."
-        " Behind each figure, the paired change from the plain model, with a 95% interval from"
-        " resampled contexts: in points, and for text in nats per token. Kept: the share of the"
-        " fitted change that the guard on text allows; 0 means that nothing held."
-    )
-    return Table(header, rows, caption=caption)
-
-
-def _paired(
-    ours: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]
-) -> list[tuple[Any, float, float]]:
-    """Return context and both values of all items that both were measured on."""
-    theirs = {each["task"]: each for each in plain}
-    return [
-        ((each["task"], context), a, b)
-        for each in ours
-        if each["task"] in theirs
-        for context, a, b in zip(
-            each["contexts"], each["values"], theirs[each["task"]]["values"], strict=True
+        if each["task"] != "fit":
+            found[each["method"]][each["task"], each["length"], each["wording"]] = each
+    plain = found.get("plain", {})
+    asked = {
+        # Examples in prompts change nothing about text.
+        method: {key for key in plain if (method, key[0]) != ("examples", "text")}
+        for method in fits
+    }
+    whole = {
+        each: found[each] for each in METHODS if each in fits and asked[each] <= set(found[each])
+    }
+    lengths = sorted({length for _, length, _ in plain})
+    cost, answers = [], []
+    for method, cells in whole.items():
+        fit = fits[method]
+        text = [_change(cells, plain, [("text", length, "usual")]) for length in lengths]
+        cost.append(
+            [
+                METHODS[method],
+                f"{fit['numbers']:,}" if fit["numbers"] else "",
+                "" if fit["seconds"] is None else f"{fit['seconds'] / 60:.1f}",
+                f"{fit['bytes'] / 1000:,.1f}" if fit["numbers"] else "",
+                f"{fit['kept']:g}" if fit["numbers"] else "",
+                ("yes" if fit["merges"] else "no") if fit["numbers"] else "",
+                max(filter(None, text), default=(0.0, ""))[1] if method != "plain" else "",
+            ]
         )
+        kinds = {
+            (length, wording): [(task, length, wording) for task in ("passkey", "key-value")]
+            for wording in WORDINGS
+            for length in lengths
+        }
+        every = [key for keys in kinds.values() for key in keys]
+        best = whole.get("constant+gain", {})
+        answers.append(
+            [
+                METHODS[method],
+                *(_accuracy(cells, keys) for keys in kinds.values()),
+                (_change(cells, plain, every) or (0.0, ""))[1] if method != "plain" else "",
+                (_change(cells, best, every) or (0.0, ""))[1] if method != "constant+gain" else "",
+            ]
+        )
+    settings = result["settings"]
+    return [
+        Table(
+            ["method", "numbers", "CPU minutes", "kB", "kept", "merges", "text loss"],
+            cost,
+            title="Cost of each method",
+            caption=f"{settings['steps']} steps each, on the same data, under the same guard."
+            " CPU minutes: processor time of the fit and the selection on all threads, which other"
+            " programs on the machine change little; empty where the fit was taken over from an"
+            " earlier run. kB: size of what is shipped. Kept: the share of the fitted change that"
+            " the guard allows; 0 means that nothing held. Merges: whether it can be written into"
+            " the weights. Text loss: largest increase over all lengths, in nats per token, with a"
+            " 95% interval from resampled windows.",
+        ),
+        Table(
+            [
+                "method",
+                *(f"{SHOWN[wording]}, {length:,}" for wording in WORDINGS for length in lengths),
+                "vs plain",
+                "vs calibration of both",
+            ],
+            answers,
+            title="Accuracy of each method, in percent",
+            caption="Passkey and key-value,"
+            f" {settings['questions']} questions per task, length and wording, the same for all"
+            " methods. The columns name the wording and the tokens per prompt; the fits saw prompts"
+            f" of up to {max(settings['lengths']):,} tokens. Differences are paired, over all"
+            " columns, in points, with 95% intervals from resampled contexts.",
+        ),
     ]
+
+
+def _accuracy(cells: dict[Any, dict[str, Any]], keys: Sequence[Any]) -> str:
+    values = [value for key in keys for value in cells[key]["values"]]
+    return calibration.level(sum(values) / len(values), of_text=False)
+
+
+def _change(
+    ours: dict[Any, dict[str, Any]], theirs: dict[Any, dict[str, Any]], keys: Sequence[Any]
+) -> tuple[float, str] | None:
+    """Return the mean paired difference over some cells, and how it is shown with its interval."""
+    values, contexts = [], []
+    for key in keys:
+        if key in ours and key in theirs:
+            pairs = zip(ours[key]["values"], theirs[key]["values"], strict=True)
+            values += [a - b for a, b in pairs]
+            contexts += ours[key]["contexts"]
+    if not values:
+        return None
+    mean = sum(values) / len(values)
+    of_text = keys[0][0] == "text"
+    return mean, calibration.change(mean, clustered_interval(values, contexts), of_text)
 
 
 def dispersing_table(constant: Calibration, measured: Diagnosis, most: int = MOST_HELPFUL) -> Table:
