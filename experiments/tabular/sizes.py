@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.tabular.comparisons import FEWEST, contrast_cell, design_of
 from experiments.tabular.design import Contrast, chosen_arm, contrast
-from experiments.tabular.records import Results
+from experiments.tabular.records import Cell, Results
 from sharpmax.report._page import style
 from sharpmax.report._page.tables import Table
 
@@ -35,7 +35,8 @@ def size_table(results: Results) -> Table:
         if first is None:
             continue
         row = [f"{size:,}", str(first.tables), splits_of(results, size, arm, first.differences)]
-        row += [f"{_mean(results, size, 'plain', m, first.differences):.4f}" for m in SHOWN]
+        paired = {c for c in results.records if replace(c, arm=arm) in results.records}
+        row += [f"{_mean(results, size, 'plain', m, first.differences, paired):.4f}" for m in SHOWN]
         rows.append(row + [contrast_cell(each, 4) for each in found.values()])
     header = ["rows", "tables", "splits", *(f"plain: {name}" for name in SHOWN.values())]
     return Table(
@@ -124,8 +125,8 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
         panels[1, 0].set_ylabel("arm minus plain softmax", fontsize=9)
         style.write_title(
             figure, "Tables held back: what sharper attention changes as the context grows",
-            f"Above: the {len(common)} tables that have all sizes up to 10,000. Below: mean "
-            "difference with its 95% interval over tables.",
+            f"Above: the {len(common)} tables that have all sizes up to 10,000, first split. "
+            "Below: mean difference with its 95% interval over tables.",
         )  # fmt: skip
         style.write_legend(figure, panels[1, 0].get_legend_handles_labels()[0], 0.85)
         figure.subplots_adjust(left=0.09, right=0.98, bottom=0.1, top=0.76, wspace=0.3, hspace=0.16)
@@ -135,9 +136,11 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
 def _draw_levels(
     axes: Any, results: Results, sizes: list[int], measure: str, names: set[str], arm: str
 ) -> None:
+    # Sizes differ in their number of splits.
+    first = {cell for cell in results.records if cell.split == design_of(results).splits[0]}
     for each, color in (("plain", style.BLACK), (arm, style.BLUE)):
         known = [size for size in sizes if names <= _tables(results, size, each)]
-        means = [_mean(results, size, each, measure, names) for size in known]
+        means = [_mean(results, size, each, measure, names, first) for size in known]
         axes.plot(known, means, color=color, linewidth=1.3, marker=".")
 
 
@@ -175,10 +178,12 @@ def splits_of(results: Results, size: int, arm: str, names: Iterable[str]) -> st
     return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
 
-def _mean(results: Results, size: int, arm: str, measure: str, names: Iterable[str]) -> float:
-    """Return the mean over tables of the mean over splits."""
+def _mean(
+    results: Results, size: int, arm: str, measure: str, names: Iterable[str], kept: set[Cell]
+) -> float:
+    """Return the mean over tables of the mean over splits, of some cells."""
     by_table: dict[str, list[float]] = {name: [] for name in names}
     for cell, record in results.records.items():
-        if (cell.size, cell.arm) == (size, arm) and cell.table in by_table:
+        if (cell.size, cell.arm) == (size, arm) and cell.table in by_table and cell in kept:
             by_table[cell.table].append(getattr(record, measure))
     return float(np.mean([np.mean(each) for each in by_table.values()]))

@@ -69,6 +69,14 @@ def test_splits_count_where_plain_has_them_too(results: Results) -> None:
     ]
 
 
+def test_levels_are_of_the_splits_that_both_arms_have(results: Results) -> None:
+    before = [row[:6] for row in size_table(results).rows]
+    for name in NAMES:
+        cell = Cell(name, 3, 1_024, "plain")
+        results.records[cell] = Record(cell, 0.1, 0.1, 9.0, 9.0, 1.0)
+    assert [row[:6] for row in size_table(results).rows] == before
+
+
 def test_tables_that_were_looked_at_before_can_be_left_out(results: Results) -> None:
     every, without = left_out_table(results).rows
     assert every[1].endswith("6 of 8")
