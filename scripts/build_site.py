@@ -41,6 +41,9 @@ _LINK = re.compile(
     r"(?P<text>!?\[(?:[^\[\]]|\n)*\])\((?!https?:|#)(?P<file>[^)#\s]+)(?P<anchor>#[^)]*)?\)"
 )
 
+# What the search puts first, if a word is in many places: a page that explains it.
+BOOSTS = {"docs/errors.md": 2, "reference/policies.md": 2, "experiments/*/results/*.md": 0.1}
+_ROW = re.compile(r"^\|.*", re.MULTILINE)
 _OPTION = re.compile(r"(?<![\w`-])--[a-z][a-z-]*(?!`)")
 
 
@@ -65,6 +68,10 @@ def collect() -> None:
         page = SOURCE / f"reference/{name or 'sharpmax'}.md"
         page.write_text(reference(".".join(filter(None, ("sharpmax", name)))), encoding="utf-8")
     (SOURCE / "reference/command-line.md").write_text(command_line(), encoding="utf-8")
+    for pattern, boost in BOOSTS.items():
+        for page in SOURCE.glob(pattern):
+            text = page.read_text(encoding="utf-8")
+            page.write_text(f"---\nsearch: {{ boost: {boost} }}\n---\n\n{text}", encoding="utf-8")
 
 
 def reference(module: str) -> str:
@@ -132,7 +139,13 @@ def _linked(path: Path, text: str, pages: set[Path]) -> str:
             return f"{match['text']}({match['file'].rstrip('/')}/README.md{anchor})"
         return match["text"].lstrip("!")[1:-1]
 
-    return _LINK.sub(link, text.replace("```python\n>>>", "```pycon\n>>>"))
+    text = _ROW.sub(_whole, text.replace("```python\n>>>", "```pycon\n>>>"))
+    return _LINK.sub(link, text)
+
+
+def _whole(row: re.Match[str]) -> str:
+    """Return a row of a table whose numbers are not broken over lines."""
+    return re.sub(r"(?<=\de)-(?=\d)", "\u2011", row[0].replace(" ± ", "\xa0±\xa0"))
 
 
 if __name__ == "__main__":

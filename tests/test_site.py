@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -82,6 +83,29 @@ def test_notebooks_are_shown_with_their_output(pages: dict[str, str]) -> None:
     assert "in blocks 13.212826" in page
     assert 'href="dispersion.ipynb"' in page
     assert 'href="notebooks/training.html"' in pages["docs/start.html"]
+
+
+def test_the_sidebar_names_every_page_of_a_section(pages: dict[str, str]) -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("  - Results:\n")[1]
+    results = navigation.partition("  - Reference:")[0]
+    sidebar = pages["experiments/serving/index.html"].split('class="md-nav md-nav--secondary"')[0]
+    for title in re.findall(r"- ([^:]+): experiments/", results):
+        assert re.search(rf'class="md-ellipsis">\s*{title}\s*<', sidebar), title
+
+
+def test_numbers_in_tables_stay_whole(pages: dict[str, str]) -> None:
+    page = pages["experiments/max_retrieval/index.html"]
+    assert re.search(r">\d+\.\d+\xa0±\xa0\d", page)
+    assert re.search(r">\de\u2011\d+<", page)
+    assert not re.search(r"<td[^>]*>[^<]*(?: ± |\de-\d)", page)
+
+
+@pytest.mark.usefixtures("pages")
+def test_search_puts_generated_tables_last() -> None:
+    index = json.loads((SITE / "search/search_index.json").read_text(encoding="utf-8"))
+    boosts = {entry["location"]: entry.get("boost", 1) for entry in index["docs"]}
+    assert boosts["experiments/attention_speed/results/ratios.html"] < 1
+    assert boosts["docs/errors.html"] > boosts["docs/start.html"] == 1
 
 
 def test_commands_and_pictures(pages: dict[str, str]) -> None:
