@@ -282,3 +282,9 @@ def test_keyboard_on_a_phone(tmp_path: Path, diagnosis: Diagnosis) -> None:
         press("ArrowDown", "ArrowRight")
         assert evaluate("document.activeElement.title").startswith("layer 1, head 1")
         assert evaluate("head.textContent").startswith("Layer 1, head 1")
+        # A touch shows the curves, wherever they are.
+        evaluate("scrollTo(0, map.getBoundingClientRect().bottom + scrollY - innerHeight) ?? 0")
+        assert evaluate("head.getBoundingClientRect().top > innerHeight - 100")
+        evaluate("map.querySelectorAll('button')[1].click() ?? 0")
+        assert evaluate("head.textContent").startswith("Layer 0, head 1")
+        assert evaluate("Math.abs(head.getBoundingClientRect().top) < 100")

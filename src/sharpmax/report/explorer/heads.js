@@ -30,7 +30,7 @@ export function showHeads(diagnosis, shapeRow) {
   find("heads").hidden = false;
   find("heads-title").textContent = `Heads of ${diagnosis.model}`;
   find("heads-about").textContent =
-    `${whole(heads.length)} heads, measured at ${lengths.map(whole).join(", ")} ${diagnosis.unit}`
+    `${whole(heads.length)} heads, one row per layer, measured at ${lengths.map(whole).join(", ")} ${diagnosis.unit}`
     + `${diagnosis.source ? ` of ${diagnosis.source}` : ""}. Choose a head to see its curves; the `
     + "arrow keys move over the map.";
   find("colour").append(...Object.entries(COLOURS).map(([key, { name }]) =>
@@ -47,12 +47,17 @@ export function showHeads(diagnosis, shapeRow) {
     if (focus) cells.get(chosen).focus();
     showHead(diagnosis, chosen, rule, shapeRow);
   };
+  // On a phone the curves are below a map that fills the screen.
+  const show = (head) => {
+    choose(head);
+    if (find("head").getBoundingClientRect().top > innerHeight - 100) find("head").scrollIntoView();
+  };
   find("map").replaceChildren(...layers.map((layer) => element("div", { role: "row" },
     element("span", { class: "layer", role: "rowheader" }, String(layer)),
     ...heads.filter((head) => head.layer === layer).map((head) => {
       const cell = element("button", {
         type: "button", class: "cell", role: "gridcell", tabindex: head === chosen ? 0 : -1,
-        "aria-selected": String(head === chosen), onclick: () => choose(head),
+        "aria-selected": String(head === chosen), onclick: () => show(head),
       });
       cells.set(head, cell);
       return cell;
