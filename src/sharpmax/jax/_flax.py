@@ -15,9 +15,9 @@ from sharpmax.policies import Policy
 def flax_attention_fn(policy: Policy | None = None, **options: Any) -> Callable[..., Array]:
     """Make the `attention_fn` of Flax's `MultiHeadAttention`, in nnx and in linen.
 
-    Masks of Flax, booleans or numbers that are 0 where a key is hidden, are understood. Dropout of
-    attention weights is refused, since no implementation has it: set `dropout_rate=0`, or
-    `deterministic=True`.
+    Masks of Flax, booleans or numbers that are 0 where a key is hidden, are understood. What would
+    change the result and cannot be done is refused. That is dropout of attention weights above all:
+    set `dropout_rate=0`, or `deterministic=True`.
 
     Args:
         policy: gives the inverse temperature of each row; None is plain softmax.
@@ -27,7 +27,8 @@ def flax_attention_fn(policy: Policy | None = None, **options: Any) -> Callable[
         A function of query, key and value, [..., length, heads, width].
 
     Raises:
-        NotImplementedError: when it is called with dropout, or to return or record weights.
+        NotImplementedError: when it is called with dropout, to record weights, or with a precision
+            or a product of its own.
 
     Example:
         >>> import jax.numpy as jnp
@@ -44,11 +45,19 @@ def flax_attention_fn(policy: Policy | None = None, **options: Any) -> Callable[
         bias: Array | None = None,
         mask: Array | None = None,
         *,
+        is_causal: bool = False,
         dropout_rate: float = 0.0,
-        deterministic: bool = True,
+        deterministic: bool = False,
         dtype: Any = None,
+        precision: Any = None,
         module: Any = None,
-        **ignored: Any,
+        einsum_dot_general: Any = None,
+        qk_attn_weights_einsum: Any = None,
+        attn_weights_value_einsum: Any = None,
+        # Without dropout, and with softmax in single precision, these change nothing.
+        dropout_rng: Any = None,
+        broadcast_dropout: bool = True,
+        force_fp32_for_softmax: bool = True,
     ) -> Array:
         if dropout_rate and not deterministic:
             raise NotImplementedError(
@@ -57,6 +66,19 @@ def flax_attention_fn(policy: Policy | None = None, **options: Any) -> Callable[
             )
         if module is not None:
             raise NotImplementedError("module: the weights are not computed, so not recorded")
+        if precision is not None:
+            raise NotImplementedError(
+                f"precision: expected None, got {precision!r}; set jax.default_matmul_precision, "
+                "which all products follow"
+            )
+        products = {
+            "einsum_dot_general": einsum_dot_general,
+            "qk_attn_weights_einsum": qk_attn_weights_einsum,
+            "attn_weights_value_einsum": attn_weights_value_einsum,
+        }
+        for name, product in products.items():
+            if product is not None:
+                raise NotImplementedError(f"{name}: expected None, since products are fixed here")
         if dtype is not None:
             query, key, value = (x.astype(dtype) for x in (query, key, value))
         leading = query.shape[:-3]
@@ -64,7 +86,8 @@ def flax_attention_fn(policy: Policy | None = None, **options: Any) -> Callable[
         extra = [None if x is None else _folded(x, leading) for x in (bias, mask)]
         if extra[1] is not None:
             extra[1] = extra[1] != 0
-        output = attention(query, key, value, *extra, policy=policy, **options)
+        chosen = options | {"is_causal": is_causal or options.get("is_causal", False)}
+        output = attention(query, key, value, *extra, policy=policy, **chosen)
         return output.reshape(*leading, *output.shape[1:])
 
     return attend
