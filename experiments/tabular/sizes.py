@@ -26,18 +26,22 @@ _STYLES: Final = {"log-length": (style.ORANGE, "o"), "matched": (style.GREEN, "s
 
 
 def size_table(results: Results) -> Table:
-    """Return one row per size: plain softmax, and the chosen arm minus it, held-back tables."""
-    arm = chosen_arm(design_of(results), results) or ""
+    """Return one row per size: plain softmax, and the chosen arm minus it, held-back tables.
+
+    Fewer tables have the largest sizes, so the primary size is there with each of these groups too.
+    """
+    design = design_of(results)
+    arm = chosen_arm(design, results) or ""
     rows = []
     for size in _sizes(results):
-        found = {m: contrast(results, "report", size, arm, (size, "plain"), m) for m in SHOWN}
-        first = found["auc"]
-        if first is None:
+        auc = contrast(results, "report", size, arm, (size, "plain"), "auc")
+        if auc is None:
             continue
-        row = [f"{size:,}", str(first.tables), splits_of(results, size, arm, first.differences)]
-        paired = {c for c in results.records if replace(c, arm=arm) in results.records}
-        row += [f"{_mean(results, size, 'plain', m, first.differences, paired):.4f}" for m in SHOWN]
-        rows.append(row + [contrast_cell(each, 4) for each in found.values()])
+        names = list(auc.differences)
+        if size > design.report_size:
+            label = f"{design.report_size:,}, these {len(names)}"
+            rows.append(_size_row(results, design.report_size, arm, names, label))
+        rows.append(_size_row(results, size, arm, names, f"{size:,}"))
     header = ["rows", "tables", "splits", *(f"plain: {name}" for name in SHOWN.values())]
     return Table(
         header + [f"{arm} minus plain: {name}" for name in SHOWN.values()],
@@ -45,6 +49,16 @@ def size_table(results: Results) -> Table:
         caption="Tables held back that have the rows. Mean over tables; of differences, the 95% "
         "interval from resampling tables and the number of tables on which the arm is better.",
     )
+
+
+def _size_row(results: Results, size: int, arm: str, names: list[str], label: str) -> list[str]:
+    found = [
+        contrast(results, "report", size, arm, (size, "plain"), m, only=set(names)) for m in SHOWN
+    ]
+    paired = {c for c in results.records if replace(c, arm=arm) in results.records}
+    row = [label, str(len(names)), splits_of(results, size, arm, names)]
+    row += [f"{_mean(results, size, 'plain', m, names, paired):.4f}" for m in SHOWN]
+    return row + [contrast_cell(each, 4) for each in found]
 
 
 def every_size(results: Results) -> Table:
@@ -128,7 +142,8 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
             f"Above: the {len(common)} tables that have all sizes up to 10,000, first split. "
             "Below: mean difference with its 95% interval over tables.",
         )  # fmt: skip
-        style.write_legend(figure, panels[1, 0].get_legend_handles_labels()[0], 0.85)
+        handles = [each.get_legend_handles_labels()[0] for each in panels[:, 0]]
+        style.write_legend(figure, [handles[0][0], *handles[1]], 0.85)
         figure.subplots_adjust(left=0.09, right=0.98, bottom=0.1, top=0.76, wspace=0.3, hspace=0.16)
         return style.save(figure, path)
 
@@ -141,7 +156,8 @@ def _draw_levels(
     for each, color in (("plain", style.BLACK), (arm, style.BLUE)):
         known = [size for size in sizes if names <= _tables(results, size, each)]
         means = [_mean(results, size, each, measure, names, first) for size in known]
-        axes.plot(known, means, color=color, linewidth=1.3, marker=".")
+        name = "plain softmax" if each == "plain" else each
+        axes.plot(known, means, color=color, linewidth=1.3, marker=".", label=name)
 
 
 def _draw_differences(

@@ -69,6 +69,19 @@ def test_splits_count_where_plain_has_them_too(results: Results) -> None:
     ]
 
 
+def test_few_tables_have_the_largest_sizes(results: Results) -> None:
+    for name, gain in (("t/0", 0.3), ("t/1", -0.1)):
+        for arm, auc in (("plain", 0.5), (ARM, 0.5 + gain)):
+            cell = Cell(name, 1, 20_000, arm)
+            results.records[cell] = Record(cell, auc, auc, 1 - auc, 1 - auc, 1.0)
+    *_, whole, same, larger = size_table(results).rows
+    assert whole[:3] == ["10,000", "8", "2"]
+    assert same[:3] == ["10,000, these 2", "2", "2"]
+    assert larger[:3] == ["20,000", "2", "1"]
+    assert same[4] == f"{0.7 + 0.0025 + 0.01:.4f}"  # the third and fourth table, at 10,000 rows
+    assert larger[7].startswith("+0.1000")
+
+
 def test_levels_are_of_the_splits_that_both_arms_have(results: Results) -> None:
     before = [row[:6] for row in size_table(results).rows]
     for name in NAMES:
