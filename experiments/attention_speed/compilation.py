@@ -55,7 +55,7 @@ SHARED = {"sm_80": 99 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942
 
 INSTRUCTIONS = {
     "sm_80": r"mma\.sync",
-    "sm_90": r"wgmma|mma\.sync",
+    "sm_90": r"wgmma\.mma_async|mma\.sync",
     "sm_100": r"tcgen05\.mma|mma\.sync",
     "gfx942": r"v_mfma",
 }
@@ -84,6 +84,7 @@ def compiled(configuration: Configuration) -> dict[str, Any]:
         )
     text = result.asm["amdgcn" if on_amd else "ptx"]
     said = text if on_amd else log.getvalue()
+    products = re.findall(INSTRUCTIONS[architecture], text)
     spills = r"\.vgpr_spill_count:\s*(\d+)" if on_amd else r"(\d+) bytes spill stores"
     return {
         **dataclasses.asdict(configuration),
@@ -92,7 +93,8 @@ def compiled(configuration: Configuration) -> dict[str, Any]:
         "registers": _number(r"\.vgpr_count:\s*(\d+)" if on_amd else r"Used (\d+) registers", said),
         "spills": _number(spills, said),
         "shared": int(result.metadata.shared),
-        "matrix_instructions": len(re.findall(INSTRUCTIONS[architecture], text)),
+        "matrix_instructions": len(products),
+        "kinds": sorted({each.split(".")[0] for each in products}),
     }
 
 
@@ -267,6 +269,7 @@ def table(result: dict[str, Any]) -> Table:
         if not records:
             continue
         products = [record for record in records if record["variant"] not in WITHOUT_PRODUCTS]
+        kinds = sorted({kind for record in records for kind in record["kinds"]})
         most = max(record["shared"] for record in records)
         fewest = min((record["matrix_instructions"] for record in products), default=0)
         rows.append(
@@ -278,6 +281,7 @@ def table(result: dict[str, Any]) -> Table:
                 str(sum(record["spills"] > 0 for record in records)),
                 f"{most / 1024:.0f} of {SHARED[architecture] // 1024}",
                 str(fewest),
+                ", ".join(f"`{kind}`" for kind in kinds),
             ]
         )
     header = [
@@ -288,6 +292,7 @@ def table(result: dict[str, Any]) -> Table:
         "that spill",
         "most shared memory, KiB",
         "fewest matrix instructions",
+        "their kinds",
     ]
     triton, torch_version = (result["versions"][name] for name in ("triton", "torch"))
     return Table(

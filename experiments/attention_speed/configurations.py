@@ -15,7 +15,7 @@ from sharpmax._attention.impl.triton.table import (
     KERNELS,
     Tile,
     candidates,
-    careful,
+    careful_tile,
 )
 
 __all__ = ["WITHOUT_PRODUCTS", "Configuration", "configurations", "laid_out"]
@@ -94,7 +94,7 @@ def configurations() -> list[Configuration]:
                 architecture, kernel, width, 4 * _queries(variant), number.itemsize, plain
             )
             if variant.startswith("careful"):
-                tiles = tuple(dict.fromkeys(map(careful, tiles)))
+                tiles = tuple(dict.fromkeys(map(careful_tile, tiles)))
             if not half or width in OTHER_WIDTHS or variant in rare:
                 tiles = tiles[:1]
             found += [
@@ -156,7 +156,6 @@ def laid_out(configuration: Configuration) -> Launch:
         options |= {
             "negligible": -26.0,
             "KNOWN": variant != "one pass",
-            "CAREFUL": variant.startswith("careful"),
             "SCORES": "read" if queries == 1 else "",
             "BITS": score_bits(dtype) if queries == 1 else 0,
         }
@@ -174,4 +173,6 @@ def laid_out(configuration: Configuration) -> Launch:
             options["over_keys"] = True
         options["VALUES"] = values
     made = launch(kernel, given, settings, **options)
+    if variant.startswith("careful"):
+        made = made.careful()
     return dataclasses.replace(made, tile=configuration.tile)

@@ -136,8 +136,9 @@ def planned(device: Device) -> Iterator[list[Launch]]:
     """Let operators lay out launches for a device, on tensors without memory; none runs."""
     found: list[Launch] = []
 
-    def record(launch: Launch) -> None:
+    def record(launch: Launch) -> Launch:
         found.append(launch)
+        return launch
 
     with ExitStack() as stack:
         for name, value in (

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import sharpmax
+from sharpmax._attention import check
 from sharpmax._attention.impl import triton
 from sharpmax._attention.impl.triton import launch as launching
 from sharpmax.policies import Constant, EntropyTarget, Exponential, Policy
@@ -168,3 +170,29 @@ def test_rows_that_are_aligned_are_not_copied() -> None:
     fused = torch.zeros(2, 30, 3, 4, 64, dtype=torch.bfloat16)
     for x in fused.unbind(2):
         assert launching.aligned(x.transpose(1, 2)).data_ptr() == x.data_ptr()
+
+
+def test_gpus_that_triton_does_not_serve_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeTensorMode():
+        tensor = torch.empty(1, 1, 1, 8, device="cuda")
+        problem = check(
+            tensor, tensor, tensor, attn_mask=None, is_causal=False, alignment="upper_left",
+            scale=None, softcap=None, sink=None, sink_role="key", window=None, enable_gqa=False,
+            dropout=0.0,
+        )  # fmt: skip
+    for capability, reason in (((7, 5), "compute capability 8.0"), ((8, 0), ""), ((12, 0), "")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
+        assert reason in (triton.unsupported(problem, None) or "")
+        assert bool(reason) == bool(triton.unsupported(problem, None))
+
+
+def test_the_question_for_a_gpu_is_a_constant_of_a_compiled_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if triton._too_old(x.device) else x
+
+    assert call(torch.zeros(1)).item() == 1.0

@@ -63,12 +63,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
     found: Counted = []
     run = Launch.run
 
-    def recorded(launch: Launch) -> None:
+    def recorded(launch: Launch) -> Launch:
         numbers.update(operations=0, exponentials=0)
         touched.update(read=set(), written=set())
-        run(launch)
+        made = run(launch)
         read, written = len(touched["read"]), len(touched["written"])
         found.append((launch, Work(numbers["operations"], numbers["exponentials"], read, written)))
+        return made
 
     monkeypatch.setattr(Launch, "run", recorded)
     yield found

@@ -38,6 +38,8 @@ def unsupported(problem: Problem, policy: Policy | None) -> str | None:
     device = problem.query.device
     if device.type != "cuda" and not (device.type == "cpu" and _interpreted()):
         return f"it serves tensors on a GPU of NVIDIA or AMD, these are on {device}"
+    if device.type == "cuda" and _too_old(device):
+        return "Triton serves GPUs of NVIDIA from compute capability 8.0 on, this one has less"
     if problem.query.dtype == torch.float64:
         return "query: the kernels compute in single precision, and these are float64"
     if problem.dropout:
@@ -229,6 +231,11 @@ def _sink(problem: Problem) -> Tensor:
 
 def _settings(problem: Problem) -> tuple[Any, ...]:
     return problem.scale, problem.softcap, problem.left, problem.right, problem.offset
+
+
+@constant_when_compiled
+def _too_old(device: torch.device) -> bool:
+    return not torch.version.hip and torch.cuda.get_device_capability(device) < (8, 0)
 
 
 # A graph would follow the cache behind it.

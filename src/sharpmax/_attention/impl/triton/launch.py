@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sharpmax._attention.impl.triton import tuning
-from sharpmax._attention.impl.triton.table import FEW_ROWS, Tile, candidates, careful
+from sharpmax._attention.impl.triton.table import FEW_ROWS, Tile, candidates, careful_tile
 from sharpmax._attention.problem import masked_below
 
 WIDEST = 256
@@ -63,25 +63,29 @@ class Launch:
         blocks = -(-keys // self.tile.keys) if self.over_keys else -(-rows // self.tile.rows)
         return blocks * batch * heads, self.arguments.get("splits", 1)
 
-    def placed(self, tile: Tile) -> Launch:
-        """This launch with another tile, or with the part of it that a careful launch takes."""
-        if not self.constants.get("CAREFUL"):
-            return replace(self, tile=tile)
-        part = careful(tile)
-        ratio = {"RATIO": tile.rows // part.rows}
-        return replace(self, tile=part, constants=self.constants | ratio)
+    def careful(self) -> Launch:
+        """The launch that repeats some programs of this one of `attend` with care.
 
-    def run(self) -> None:
-        """Launch the kernel on the device of its tensors."""
+        It makes logits anew, also if they were kept: reading them takes registers.
+        """
+        tile = careful_tile(self.tile)
+        ratio = self.tile.rows // tile.rows
+        given = {"CAREFUL": True, "RATIO": ratio, "SCORES": "", "BITS": 0}
+        return replace(self, tile=tile, constants=self.constants | given)
+
+    def run(self) -> Launch:
+        """Launch the kernel on the device of its tensors; return what ran, with its tile."""
         device = self.arguments["query"].device
         if device.type == "cuda":
             with torch.cuda.device(device):
-                (self._tuned() if tuning.wanted() else self)._start()
-        else:
-            # The interpreter computes with NumPy, which warns of infinities and NaN that are meant.
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                self._start()
+                made = self._tuned() if tuning.wanted() else self
+                made._start()
+            return made
+        # The interpreter computes with NumPy, which warns of infinities and NaN that are meant.
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._start()
+        return self
 
     def _start(self) -> None:
         function(self.kernel)[self.grid](
@@ -100,13 +104,12 @@ class Launch:
         others = _candidates(
             self.kernel, query, self.arguments["key"], self.arguments.get("value"), plain
         )
-        if len(others) == 1:
+        # A careful launch has to fit the one that it repeats.
+        if len(others) == 1 or self.constants.get("CAREFUL"):
             return self
         import triton
 
-        # The careful launch of `attend` has to follow the first one.
-        skipped = ("CAREFUL", "RATIO")
-        constants = {k: str(v) for k, v in self.constants.items() if k not in skipped}
+        constants = {k: str(v) for k, v in self.constants.items()}
         sizes = [int(self.arguments[k]).bit_length() for k in ("queries", "keys")]
         kind = f"{self.kernel} {sorted(constants.items())} {sizes} {self.arguments['group']}"
         cache = tuning.cache_of(torch.cuda.get_device_name(query.device), triton.__version__)
@@ -114,10 +117,13 @@ class Launch:
             return self
 
         def seconds(tile: Tile) -> float:
-            start = self.placed(tile)._start
-            return float(triton.testing.do_bench(start, warmup=5, rep=20)) / 1e3
+            start = replace(self, tile=tile)._start
+            try:
+                return float(triton.testing.do_bench(start, warmup=5, rep=20)) / 1e3
+            except (RuntimeError, triton.TritonError):  # too much for this device
+                return math.inf
 
-        return self.placed(tuning.best(kind, others, seconds, cache))
+        return replace(self, tile=tuning.best(kind, others, seconds, cache))
 
 
 def function(kernel: str) -> Any:
@@ -200,9 +206,9 @@ def launch(
     arguments |= {name: constants.pop(name) for name in list(constants) if name.islower()}
     if "scores" in tensors:
         arguments["score_bytes"] = score_bytes(constants["BITS"], keys, tile)
-    if "CAREFUL" in constants:
-        constants["RATIO"] = 1
-    return Launch(kernel, arguments, constants, tile, over_keys).placed(tile)
+    if kernel == "attend":
+        constants |= {"CAREFUL": False, "RATIO": 1}
+    return Launch(kernel, arguments, constants, tile, over_keys)
 
 
 def tile_of(
@@ -292,8 +298,7 @@ def _products(query: Tensor, architecture: str | None) -> dict[str, Any]:
     if query.dtype == torch.float32:
         if not here and (architecture or architecture_of(query.device)) == "gfx942":
             return {"PRODUCT": tl.float32, "PRECISION": "ieee", "CHUNK": 0}
-        in_parts = not here and (architecture is not None or _rounds(query.device))
-        precision = "tf32x3" if in_parts else "ieee"
+        precision = "ieee" if here else "tf32x3"
         return {"PRODUCT": tl.float32, "PRECISION": precision, "CHUNK": _CHUNK}
     # The interpreter has no products of bfloat16.
     half = tl.float16 if query.dtype == torch.float16 else tl.float32 if here else tl.bfloat16
@@ -315,12 +320,6 @@ def architecture_of(device: torch.device) -> str:
         return "gfx942"
     major, _ = torch.cuda.get_device_capability(device)
     return {9: "sm_90", 10: "sm_100"}.get(major, "sm_80")
-
-
-@functools.cache
-def _rounds(device: torch.device) -> bool:
-    """Whether a device of NVIDIA has matrix units for numbers of single precision, rounded."""
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @functools.cache

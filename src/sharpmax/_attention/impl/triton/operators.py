@@ -230,18 +230,17 @@ def _attend(
         "odd": query.new_empty(splits * maximum[0].numel(), dtype=torch.int32),
     }
     if maximum.numel() and key.shape[2]:
-        for careful in (False, True):
-            launch(
-                "attend",
-                tensors,
-                Settings(*settings),
-                splits=splits,
-                negligible=negligible(key.shape[2]),
-                KNOWN=known is not None,
-                SCORES="" if scores is None else "read",
-                BITS=bits,
-                CAREFUL=careful,
-            ).run()
+        first = launch(
+            "attend",
+            tensors,
+            Settings(*settings),
+            splits=splits,
+            negligible=negligible(key.shape[2]),
+            KNOWN=known is not None,
+            SCORES="" if scores is None else "read",
+            BITS=bits,
+        )
+        first.run().careful().run()
     output = output[..., :width].contiguous()
     if splits == 1:
         return output[0], maximum[0], relative[0]

@@ -45,7 +45,7 @@ _HALF: dict[tuple[str, str], tuple[Candidates, Candidates, Candidates]] = {
     ),
     ("sm_90", "attend"): (
         (Tile(128, 32, 8, 3), Tile(128, 64, 8, 3)),
-        (Tile(128, 32, 8, 3), Tile(64, 64, 4, 3)),
+        (Tile(128, 32, 8, 3), Tile(64, 64, 8, 3)),
         (Tile(64, 32, 8, 2),),
     ),
     ("sm_90", "by_query"): ((Tile(64, 64, 8, 2),), (Tile(64, 32, 8, 2),), (Tile(32, 32, 8, 1),)),
@@ -99,9 +99,10 @@ def candidates(
     entry = 0 if width <= 64 else 1 if width <= 128 else 2
     if kernel in ("measure", "attend") and rows <= FEW_ROWS:
         # All have as many keys: one kernel keeps logits in blocks of that size for another.
+        warps = 8 if entry == 2 and not on_amd else 4
         if single:
-            return (Tile(FEW_ROWS, 32, 8 if entry == 2 and not on_amd else 4, 1),)
-        few = Tile(FEW_ROWS, 64, 4, 1 if on_amd else 3 - entry)
+            return (Tile(FEW_ROWS, 32, warps, 1),)
+        few = Tile(FEW_ROWS, 64, warps, 1 if on_amd or entry == 2 else 3)
         return (few, few._replace(warps=2)) if on_amd else (few,)
     if single:
         tile = _SINGLE[kernel][entry]
@@ -116,11 +117,6 @@ def candidates(
     return (tile._replace(keys=max(tile.keys // 2, 16)),)
 
 
-def careful(tile: Tile) -> Tile:
-    """Return the tile that repeats some rows of a launch with care: small, since it is rare.
-
-    With a few rows it has as many keys, since logits are kept in blocks of that size.
-    """
-    if tile.rows <= FEW_ROWS:
-        return tile._replace(warps=8, stages=1)
+def careful_tile(tile: Tile) -> Tile:
+    """Return the tile that repeats some rows of a launch with care: small, since it is rare."""
     return Tile(16, 16, tile.warps, 1)

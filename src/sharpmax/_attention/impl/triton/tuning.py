@@ -28,20 +28,14 @@ def best(
     Args:
         kind: what tells launches apart whose best tiles may differ.
         candidates: tiles, the default first.
-        seconds: times a launch with a tile. One that raises RuntimeError is left out.
+        seconds: times a launch with a tile; infinity if the device cannot run it.
         cache: the file of earlier results, or None to keep them in this process alone.
     """
     known = _known(cache)
     for tile in candidates:
         if list(tile) == known.get(kind):
             return tile
-    times = {}
-    for tile in candidates:
-        try:
-            times[tile] = seconds(tile)
-        except RuntimeError:  # too much for this device: Triton's OutOfResources is one
-            continue
-    found = min(times, key=times.__getitem__) if times else candidates[0]
+    found = min(candidates, key=seconds)
     known[kind] = list(found)
     if cache is not None:
         try:
