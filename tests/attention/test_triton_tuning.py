@@ -39,8 +39,10 @@ def _forget() -> None:
 
 def test_the_fastest_that_fits_is_taken_and_found_again(tmp_path: Path) -> None:
     cache = tmp_path / "tiles" / "device.json"
+    assert tuning.best("attend", (LARGE, SLOW, FAST), None, cache) == LARGE
     assert tuning.best("attend", (LARGE, SLOW, FAST), seconds, cache) == FAST
     assert tuning.best("attend", (LARGE, SLOW, FAST), never, cache) == FAST
+    assert tuning.best("attend", (LARGE, SLOW, FAST), None, cache) == FAST
     tuning._known.cache_clear()  # as in another process
     assert tuning.best("attend", (LARGE, SLOW, FAST), never, cache) == FAST
     with pytest.raises(AssertionError, match="timed again"):
@@ -111,7 +113,8 @@ def test_a_launch_takes_the_fastest_tile_that_the_device_can_run(
 
     monkeypatch.setattr(triton.testing, "do_bench", bench)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A10")
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    capturing = True
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     query = torch.empty(1, 8, 200, 64, dtype=torch.bfloat16, device="meta")
     rows = torch.empty(1, 8, 200, device="meta")
@@ -121,7 +124,11 @@ def test_a_launch_takes_the_fastest_tile_that_the_device_can_run(
         first, again = launches
         default, other = candidates("sm_80", "attend", 64, 200, 2)
         assert default.rows > 64 >= other.rows
+        assert first._tuned().tile == default  # in a graph nothing can be timed
+        capturing = False
         tuned = first._tuned()
+        capturing = True
+        assert first._tuned().tile == other
         assert tuned.tile == other
         assert again._tuned() is again  # its tile is that of the launch that it repeats
         assert tuned.careful().constants["RATIO"] * tuned.careful().tile.rows == other.rows

@@ -113,8 +113,6 @@ class Launch:
         sizes = [int(self.arguments[k]).bit_length() for k in ("queries", "keys")]
         kind = f"{self.kernel} {sorted(constants.items())} {sizes} {self.arguments['group']}"
         cache = tuning.cache_of(torch.cuda.get_device_name(query.device), triton.__version__)
-        if torch.cuda.is_current_stream_capturing():
-            return self
 
         def seconds(tile: Tile) -> float:
             start = replace(self, tile=tile)._start
@@ -123,7 +121,9 @@ class Launch:
             except (RuntimeError, triton.TritonError):  # too much for this device
                 return math.inf
 
-        return replace(self, tile=tuning.best(kind, others, seconds, cache))
+        capturing = torch.cuda.is_current_stream_capturing()
+        found = tuning.best(kind, others, None if capturing else seconds, cache)
+        return replace(self, tile=found)
 
 
 def function(kernel: str) -> Any:

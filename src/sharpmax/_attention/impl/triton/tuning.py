@@ -21,20 +21,26 @@ def wanted() -> bool:
 
 
 def best(
-    kind: str, candidates: Sequence[Tile], seconds: Callable[[Tile], float], cache: Path | None
+    kind: str,
+    candidates: Sequence[Tile],
+    seconds: Callable[[Tile], float] | None,
+    cache: Path | None,
 ) -> Tile:
     """Return the fastest of the candidates, timed now or at an earlier call.
 
     Args:
         kind: what tells launches apart whose best tiles may differ.
         candidates: tiles, the default first.
-        seconds: times a launch with a tile; infinity if the device cannot run it.
+        seconds: times a launch with a tile; infinity if the device cannot run it. None
+            if nothing can be timed now: then the default is returned, unless there is a result.
         cache: the file of earlier results, or None to keep them in this process alone.
     """
     known = _known(cache)
     for tile in candidates:
         if list(tile) == known.get(kind):
             return tile
+    if seconds is None:
+        return candidates[0]
     found = min(candidates, key=seconds)
     known[kind] = list(found)
     if cache is not None:
