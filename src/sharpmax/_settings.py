@@ -77,6 +77,7 @@ class CalibrationSettings:
     seed: int = 0  # of the questions and of the order of the data
     dtype: str = "float32"
     fit_dtype: str | None = None  # precision of fitting and selecting; None: that of the model
+    check_every: int = 0  # steps between checks that can end a fit early; 0: none
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as JSON returns it."""

@@ -109,6 +109,14 @@ def calibrate(
             show_default="that of the model",
         ),
     ] = None,
+    check_every: Annotated[
+        int,
+        Option(
+            min=0,
+            help="Steps between checks that end a fit when a part of the second split says that it"
+            " has nearly converged; 0 for none.",
+        ),
+    ] = Defaults.check_every,
     output: Annotated[Path, Option(help="Folder for the results.")] = Path("build/calibration"),
     resume: inputs.Resume = False,
 ) -> None:
@@ -169,7 +177,7 @@ def calibrate(
         tasks=fitted, objective=objective, lengths=chosen, contexts=of_contexts, windows=of_windows,
         tolerance=tolerance, flatten=flatten, steps=steps, batch=batch, text_batch=text_batch,
         text_weight=text_weight, learning_rate=learning_rate, shrink=shrink, seed=seed,
-        fit_dtype=fit_dtype,
+        fit_dtype=fit_dtype, check_every=check_every,
     )  # fmt: skip
     ranks = open_model(loaded).share
     study = Study(output, settings, command, resume=resume, share=ranks)

@@ -115,6 +115,34 @@ def test_a_gain_is_found_and_is_no_temperature() -> None:
     assert all(layer.policy is None for layer in calibration.layers)
 
 
+def test_a_fit_is_checked_on_a_part_of_the_second_split_alone() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Watched(Teacher):
+        def __call__(self, model: PreTrainedModel, windows: Sequence[Window]) -> Tensor:
+            if not torch.is_grad_enabled():
+                seen.append(windows[0].ids)
+            return super().__call__(model, windows)
+
+    steps: list[Stage] = []
+    early = calibrate(
+        _spoilt(1, 2, 0.5), _windows(), Watched(), tolerance=float("inf"), steps=40,
+        learning_rate=0.1, shrink=1e-6, check_every=4, on_progress=steps.append,
+    )  # fmt: skip
+    checks = early.notes["checks"]
+    done = [stage.step for stage in steps if stage.name == "fit"][-1]
+    assert done == checks[-1][0] < 40
+    # Two of the eight windows, before anything else is measured.
+    asked = [window.ids for window in _windows().select[::4]]
+    assert seen[: 2 * len(checks)] == asked * len(checks)
+    whole = _fit(_spoilt(1, 2, 0.5))
+    assert whole.notes["checks"] == []
+    (betas,) = (layer.policy.beta for layer in early.layers if layer.index == 1)
+    assert betas[2] == pytest.approx(2.0, rel=0.15)
+    low, high = whole.notes["test"]["objective"]["interval"]
+    assert low < early.notes["test"]["objective"]["change"] < high
+
+
 @pytest.mark.parametrize("family", ["constant", "entropy", "gain", "constant+gain"])
 def test_where_there_is_nothing_to_gain_nothing_is_changed(family: str) -> None:
     calibration = _fit(_model(), family=family, steps=3)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from calibrated_model import distance, opened, some_windows, tiny, whole
-from sharpmax.models._calibration.fit import Term, _shuffled, fit, gradients
+from sharpmax.models._calibration.fit import (
+    LEAST_SHARE,
+    EarlyStopping,
+    Term,
+    _shuffled,
+    fit,
+    gradients,
+)
 from sharpmax.models._calibration.parameters import FAMILIES
 from sharpmax.models._calibration.select import losses_of
 from sharpmax.models._way import evaluation_mode
@@ -155,3 +162,56 @@ def test_a_frozen_model_is_as_it_was_afterwards() -> None:
         _fail_while_frozen(model)
     assert [weight.requires_grad for weight in model.parameters()] == wanted
     assert [module.training for module in model.modules()] == training
+
+
+def test_a_fit_ends_early_when_its_checks_no_longer_fall() -> None:
+    def fitted(every: int, **options: Any) -> tuple[torch.Tensor, int, EarlyStopping]:
+        steps = [0]
+        with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+            watched = Term(distance, some_windows(6, seed=7), 1)
+            stopping = EarlyStopping(
+                every, lambda at: losses_of(sharpened, parameters, at, watched).mean
+            )
+            found = fit(
+                sharpened, parameters, [Term(distance, some_windows(), 4)], **OPTIONS | options,
+                on_step=lambda *_: steps.__setitem__(0, steps[0] + 1), stopping=stopping,
+            )  # fmt: skip
+        return found, steps[0], stopping
+
+    whole, all_steps, unused = fitted(1000)
+    assert all_steps == 30
+    assert [step for step, _ in unused.checks] == [0]
+
+    early, steps, stopping = fitted(3)
+    assert steps < 30
+    assert steps == stopping.checks[-1][0]
+    assert [step for step, _ in stopping.checks] == [*range(0, steps + 1, 3)]
+    losses = [loss for _, loss in stopping.checks]
+    falls = [before - after for before, after in pairwise(losses)]
+    # Every stretch but the last brought a twentieth of the decrease or more.
+    shares = [fall / (losses[0] - after) for fall, after in zip(falls[1:], losses[2:], strict=True)]
+    assert all(share >= LEAST_SHARE for share in shares[:-1])
+    assert shares[-1] < LEAST_SHARE or falls[-1] <= 0
+    assert min(losses) < 0.1 * losses[0]
+    assert float(early[0, 2]) == pytest.approx(float(whole[0, 2]), rel=0.15)
+
+
+def test_of_a_fit_that_gets_worse_the_best_check_is_kept() -> None:
+    worse = iter([5.0, 3.0, 2.0, 4.0])
+    kept = []
+    stopping = EarlyStopping(2, lambda at: kept.append(at) or next(worse))
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+        found = fit(
+            sharpened, parameters, [Term(distance, some_windows(), 4)], **OPTIONS, stopping=stopping
+        )
+    assert stopping.checks == [(0, 5.0), (2, 3.0), (4, 2.0), (6, 4.0)]
+    assert torch.equal(found, kept[2])
+    assert not torch.equal(found, kept[3])
+    # A loss that only rises leaves the model as it was.
+    rising = EarlyStopping(1, lambda at: 1.0 + float(at.abs().sum()))
+    with opened(tiny(1, 0, 0.5), "constant") as (sharpened, parameters):
+        found = fit(
+            sharpened, parameters, [Term(distance, some_windows(), 4)], **OPTIONS, stopping=rising
+        )
+    assert not found.any()
+    assert len(rising.checks) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from math import isfinite
@@ -19,7 +19,7 @@ from sharpmax._settings import CalibrationSettings
 from sharpmax._statistics import RowStatistics
 from sharpmax.models._attachment import statistics_to
 from sharpmax.models._calibration import objectives
-from sharpmax.models._calibration.fit import Term, fit
+from sharpmax.models._calibration.fit import EarlyStopping, Term, fit
 from sharpmax.models._calibration.objectives import Objective, Splits, Window
 from sharpmax.models._calibration.parameters import FamilyName, HeadParameters
 from sharpmax.models._calibration.result import Calibration
@@ -37,6 +37,9 @@ _OBJECTIVES: dict[str, tuple[str, Objective, Objective | None]] = {
     "answers": ("nats per answer", objectives.answer_loss, None),
     "exact": ("share of wrong answers", objectives.answer_loss, objectives.answer_wrong),
 }  # the unit, the function that is fitted, and the judge if it differs
+
+
+_CHECKED = 4  # early stopping looks at every fourth group of the second split
 
 
 class Stage(NamedTuple):
@@ -72,6 +75,7 @@ def calibrate(
     shrink: float = CalibrationSettings.shrink,
     seed: int = CalibrationSettings.seed,
     fit_dtype: torch.dtype | None = None,
+    check_every: int = CalibrationSettings.check_every,
     shared: Shared | None = None,
     on_progress: Callable[[Stage], None] | None = None,
 ) -> Calibration:
@@ -120,6 +124,10 @@ def calibrate(
         fit_dtype: precision of the weights while numbers are fitted and heads selected, for a
             causal language model; None for its own. The test always uses its own precision. On
             processors with products in bfloat16, that halves the time.
+        check_every: number of steps after which the fit is checked on every fourth context and
+            window of the second split; 0 for never. The fit ends when the last steps between two
+            checks brought less than a twentieth of the decrease of the loss so far, and the numbers
+            of the best check are kept.
         shared: what calibrations of the same model on the same data have in common: pass the same
             `sharpmax.models.Shared()` to each of them, and it is computed once.
         on_progress: called with the stage after each step.
@@ -151,7 +159,9 @@ def calibrate(
             f"{type(data).__name__}"
         )
     _check_numbers(1, steps=steps, batch=batch, text_batch=text_batch)
-    _check_numbers(0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink)
+    _check_numbers(
+        0.0, tolerance=tolerance, text_weight=text_weight, shrink=shrink, check_every=check_every
+    )
     if not learning_rate > 0:
         raise ValueError(f"learning_rate: expected a number above 0, got {learning_rate}")
     if way.of_transformers:
@@ -166,7 +176,7 @@ def calibrate(
     share = way.share
     share.agree(
         model=way.identity, objective=unit, family=family, steps=steps, batch=(batch, text_batch),
-        numbers=(tolerance, text_weight, learning_rate, shrink, flatten), seed=seed,
+        numbers=(tolerance, text_weight, learning_rate, shrink, flatten, check_every), seed=seed,
         data=[*map(digest, vars(data).values())],
         text=text and [*map(digest, vars(text).values())],
     )  # fmt: skip
@@ -193,6 +203,14 @@ def calibrate(
             found.append(Term(guard, getattr(text, split), text_batch, text_weight))
         return found
 
+    def watched() -> list[Term]:
+        """Return what the fit minimises, on a part of the second split."""
+        found = []
+        for fitted, selecting in zip(terms("fit"), terms("select"), strict=True):
+            items = [*chain(*selecting.groups()[::_CHECKED])]
+            found.append(replace(fitted, items=items, judge=None))
+        return found
+
     with Sharpened(way, stock=False) as sharpened, ExitStack() as stack:
         stack.enter_context(in_precision(inner, fit_dtype))
         measured = None
@@ -204,9 +222,11 @@ def calibrate(
             measured = references(sharpened, usual)
         reachable = [layer for layer in layers if layer.unreachable is None]
         parameters = HeadParameters(family, reachable, flatten, measured)
+        measured_by = partial(_total, sharpened, parameters, watched())
+        stopping = EarlyStopping(check_every, measured_by) if check_every else None
         fitted = fit(
             sharpened, parameters, terms("fit"), steps=steps, learning_rate=learning_rate,
-            shrink=shrink, seed=seed, on_step=partial(report, "fit"),
+            shrink=shrink, seed=seed, on_step=partial(report, "fit"), stopping=stopping,
         )  # fmt: skip
         selection = select(
             sharpened, parameters, fitted, *terms("select"),
@@ -223,6 +243,7 @@ def calibrate(
         "tolerance": None if tolerance == float("inf") else tolerance, "text_weight": text_weight,
         "shrink": shrink, "learning_rate": learning_rate, "own_temperatures": list(sharpened.notes),
         "fit_dtype": way.dtype if fit_dtype is None else str(fit_dtype).removeprefix("torch."),
+        "checks": stopping.checks if stopping else [],
         "select": _selection_notes(selection), "test": figures,
     }  # fmt: skip
     return Calibration.of(
@@ -253,6 +274,13 @@ def _check_numbers(least: float, **numbers: float) -> None:
     for name, number in numbers.items():
         if not number >= least:
             raise ValueError(f"{name}: expected at least {least:g}, got {number}")
+
+
+def _total(
+    sharpened: Sharpened, parameters: HeadParameters, terms: list[Term], numbers: Tensor
+) -> float:
+    """Return the weighted loss of some terms."""
+    return sum(term.weight * losses_of(sharpened, parameters, numbers, term).mean for term in terms)
 
 
 class _Entropies(defaultdict[int, list[Tensor]]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,39 @@ class Term:
         return list(found.values())
 
 
+LEAST_SHARE = 0.05
+"""Share of the decrease of the loss so far that the steps between two checks have to bring."""
+
+
+@dataclass
+class EarlyStopping:
+    """End a fit that has nearly converged on data that it is not fitted to.
+
+    The loss is measured before the first step and after every few. If the steps since the last
+    check lowered it by less than `LEAST_SHARE` of the whole decrease so far, the fit ends, and the
+    numbers with the lowest loss are the result.
+    """
+
+    every: int  # steps between checks
+    measure: Callable[[Tensor], float]  # the loss at some numbers
+    checks: list[tuple[int, float]] = field(default_factory=list)  # steps and losses
+    best: Tensor | None = None
+
+    def says_stop(self, step: int, numbers: Tensor) -> bool:
+        """Check the numbers after a step, unless it is not yet time."""
+        if step % self.every:
+            return False
+        at = numbers.detach().clone()
+        loss = self.measure(at)
+        if all(loss < before for _, before in self.checks):
+            self.best = at
+        self.checks.append((step, loss))
+        if len(self.checks) < 2:
+            return False
+        (_, start), (_, last) = self.checks[0], self.checks[-2]
+        return last - loss < LEAST_SHARE * (start - loss) or loss >= last
+
+
 def fit(
     sharpened: Sharpened,
     parameters: HeadParameters,
@@ -48,6 +81,7 @@ def fit(
     shrink: float,
     seed: int,
     on_step: Callable[[int, int, list[float]], None] = lambda *_: None,
+    stopping: EarlyStopping | None = None,
 ) -> Tensor:
     """Fit the numbers of the heads with Adam, starting from no change: [kinds, heads].
 
@@ -59,6 +93,8 @@ def fit(
     orders = [
         _shuffled(term.groups(), np.random.default_rng((seed, i))) for i, term in enumerate(terms)
     ]
+    if stopping is not None:
+        stopping.says_stop(0, numbers)
     with evaluation_mode(sharpened.model, frozen=True), torch.enable_grad():
         for step in range(steps):
             optimiser.zero_grad()
@@ -72,6 +108,11 @@ def fit(
             with torch.no_grad():
                 numbers.copy_(parameters.project(numbers))
             on_step(step + 1, steps, losses)
+            # At the end there is nothing left to save.
+            more = step + 1 < steps
+            if stopping is not None and more and stopping.says_stop(step + 1, numbers):
+                assert stopping.best is not None
+                return stopping.best
     return numbers.detach()
 
 

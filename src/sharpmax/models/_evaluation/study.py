@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Settings that go to `calibrate` as they are.
 _OPTIONS = (
     "tolerance", "steps", "batch", "text_batch", "text_weight", "learning_rate", "shrink", "seed",
+    "check_every",
 )  # fmt: skip
 
 
@@ -66,10 +67,11 @@ class Study:
         found = {}
         for file in files:
             calibration = Calibration.load(file)
-            # Earlier versions had one objective and one precision, and did not store them.
+            # Earlier versions had one objective, one precision and no checks, and stored none.
             before = {
                 "objective": "answers",
                 "fit_dtype": None,
+                "check_every": 0,
                 **calibration.notes.get("settings", {}),
             }
             check_settings(before, self.settings.to_dict(), file)
