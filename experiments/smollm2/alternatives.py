@@ -44,6 +44,8 @@ from sharpmax.models._evaluation.cells import Cell, cells_of, items
 from sharpmax.models._evaluation.evaluate import facts_of, open_evaluation, sizes_of
 from sharpmax.models._evaluation.splits import split_texts
 from sharpmax.models._evaluation.study import Study
+from sharpmax.models._handle import Sharpened
+from sharpmax.models._open import open_model
 from sharpmax.models._way import evaluation_mode
 from sharpmax.tasks import Question, start_tokens
 from sharpmax.tasks._key_value import WORDINGS as KEY_VALUE
@@ -102,10 +104,11 @@ class Comparison:
             kind, rank = _adapter(method)
             path = self._adapter_file(method)
             state = path.with_suffix(".fit")
-            trained = train(
-                self.model, kind, rank, data["data"], data["text"], self.settings,
-                shared=self.shared, state=state, on_step=on_step,
-            )  # fmt: skip
+            with own_attention(self.model):
+                trained = train(
+                    self.model, kind, rank, data["data"], data["text"], self.settings,
+                    shared=self.shared, state=state, on_step=on_step,
+                )  # fmt: skip
             save_file({n: v.contiguous() for n, v in trained.weights.items()}, path)
             state.unlink(missing_ok=True)
             record |= {
@@ -145,11 +148,10 @@ class Comparison:
     @contextmanager
     def _changed(self, method: str, fit: Record) -> Iterator[None]:
         """Change the model by a fitted method within a block."""
+        found = self.study.calibrations.get(method)
+        own = sharpmax.sharpen(self.model, found) if found and found.layers else None
         change: AbstractContextManager[Any] = nullcontext()
-        if method in CALIBRATIONS:
-            found: Calibration = self.study.calibrations[method]
-            change = sharpmax.sharpen(self.model, found) if found.layers else change
-        elif method not in UNFITTED:
+        if method not in (*CALIBRATIONS, *UNFITTED):
             path = self._adapter_file(method)
             if not path.exists() or _sha256(path) != fit["sha256"]:
                 raise SettingsChangedError(
@@ -158,7 +160,7 @@ class Comparison:
                     f"records of {method!r} to fit it again"
                 )
             change = adapted(self.model, *_adapter(method), load_file(path))
-        with change, evaluation_mode(self.model), torch.no_grad():
+        with own or own_attention(self.model), change, evaluation_mode(self.model), torch.no_grad():
             yield
 
     def _merges(self, calibration: Calibration) -> bool:
@@ -188,6 +190,11 @@ class Comparison:
         tokens = self.tokenizer.encode(examples, add_special_tokens=False)
         ids = (*question.ids[: len(start)], *tokens, *question.ids[len(start) :])
         return replace(question, ids=ids)
+
+
+def own_attention(model: Any) -> Sharpened:
+    """Let a model compute what it does with the kernel of calibrations, which saves time."""
+    return Sharpened(open_model(model), stock=False)
 
 
 def alternatives(
