@@ -58,7 +58,7 @@ def attention_layers(model: PreTrainedModel) -> list[Layer]:
             found.append((name, module, reason))
     layers = []
     for index, (name, module, unreachable) in enumerate(found):
-        kind = families.layer_kind(name, module, _source_of(module))
+        kind = families.layer_kind(name, module, source_of(module))
         heads = families.head_count(module)
         layers.append(Layer(index, name, module, kind, heads, unreachable))
     return layers
@@ -147,7 +147,7 @@ def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
     if not layers:
         raise CannotSharpenError(f"{name}: expected a model with attention layers, found none")
     for layer in layers:
-        argument = families.chosen_keys(_source_of(layer.module))
+        argument = families.chosen_keys(source_of(layer.module))
         if argument and layer.unreachable is None:
             raise CannotSharpenError(
                 f"{name}: {layer.name} restricts its attention to chosen keys ({argument}=), which "
@@ -185,17 +185,17 @@ def _is_of_transformers(module: nn.Module) -> bool:
 
 
 def _uses_interface(module: nn.Module) -> bool:
-    return _INTERFACE.search(_source_of(module)) is not None
+    return _INTERFACE.search(source_of(module)) is not None
 
 
-def _source_of(module: nn.Module) -> str:
+def source_of(module: nn.Module) -> str:
+    """Return the source of the class of a module and its bases, without PyTorch's own."""
     kind: Any = type(module)
     return _source(kind)
 
 
 @cache
 def _source(kind: Any) -> str:
-    """Return the source of a class and its bases, without PyTorch's own."""
     text = ""
     for owner in kind.__mro__:
         if owner.__module__.startswith("torch.") or owner is object:

@@ -14,7 +14,7 @@ import sharpmax
 from calibrated_model import opened, some_windows, tiny
 from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
-from sharpmax.models._calibration.objectives import _accepts_masks, answer_wrong, drift
+from sharpmax.models._calibration.objectives import _windows, answer_wrong, drift
 from sharpmax.models._handle import neutral_rules, set_rules
 from sharpmax.policies import Exponential
 from sharpmax.tasks import Question
@@ -36,7 +36,9 @@ def _questions(common: int = 20, contexts: int = 2) -> list[Question]:
     return found
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gemma2", "mistral", "llama4"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "qwen3", "gemma2", "gemma3", "mistral", "llama4"]
+)
 def test_packed_answers_lose_as_much_as_those_asked_alone(name: str) -> None:
     model, questions = BY_NAME[name].build(), _questions()
     with torch.no_grad():
@@ -65,8 +67,9 @@ def test_wrong_answers_are_those_that_greedy_decoding_does_not_give(name: str) -
     assert set(found) == {0.0, 1.0}
 
 
-def test_the_same_with_sharpened_attention() -> None:
-    model, questions = BY_NAME["llama"].build(), _questions()
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mistral"])
+def test_the_same_with_sharpened_attention(name: str) -> None:
+    model, questions = BY_NAME[name].build(), _questions()
     with sharpmax.sharpen(model, Exponential(0.5)), torch.no_grad():
         packed = answer_loss(model, questions)
         expected = [-each.log_probability for each in answer(model, questions)]
@@ -95,20 +98,25 @@ def test_questions_are_packed_only_where_that_saves_and_means_the_same(
     assert rows("llama", _questions()) == 2
     # Little is common: a row each.
     assert rows("llama", _questions(common=3)) == 6
-    # A mask of one's own would take the place of the window.
-    assert rows("mistral", _questions()) == 6
-    assert rows("gemma2", _questions()) == 6
+    # Windows are part of the masks.
+    assert rows("mistral", _questions()) == 2
+    assert rows("gemma3", _questions()) == 2
+    # Its chunks would have to be part of the mask.
+    assert rows("llama4", _questions()) == 6
     # Additive masks would be needed.
     assert rows("llama", _questions(), attn_implementation="eager") == 6
 
 
 def test_models_without_positions_or_with_alibi_are_not_packed() -> None:
     small: dict[str, Any] = {"vocab_size": 32, "hidden_size": 16, "n_layer": 1, "n_head": 2}
-    assert not _accepts_masks(hf.BloomForCausalLM(hf.BloomConfig(**small)))
+    assert _windows(hf.BloomForCausalLM(hf.BloomConfig(**small))) is None
     falcon = {"num_hidden_layers": 1, "num_attention_heads": 2, "new_decoder_architecture": False}
     config = hf.FalconConfig(vocab_size=32, hidden_size=16, alibi=True, **falcon)
-    assert not _accepts_masks(hf.FalconForCausalLM(config))
-    assert _accepts_masks(BY_NAME["llama"].build())
+    assert _windows(hf.FalconForCausalLM(config)) is None
+    assert _windows(BY_NAME["llama"].build()) == {"": None}
+    assert _windows(BY_NAME["mistral"].build()) == {"": 4}
+    both = {"full_attention": None, "sliding_attention": 4}
+    assert _windows(BY_NAME["gemma3"].build()) == both
 
 
 def test_text_loss_is_the_cross_entropy_of_what_counts() -> None:

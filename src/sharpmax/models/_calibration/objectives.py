@@ -17,7 +17,7 @@ from torch import Tensor
 from sharpmax.models._answers import Asked, common_length
 from sharpmax.models._calibration.shared import Shared
 from sharpmax.models._config import NAMES
-from sharpmax.models._inspect import attention_layers, input_device
+from sharpmax.models._inspect import attention_layers, input_device, source_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -206,29 +206,59 @@ def _answers(model: PreTrainedModel, questions: Sequence[Asked]) -> Iterator[tup
     Questions that share their context and the beginning of their prompts are read in one row, if
     the model accepts such a mask: each sees that beginning and itself, as if it were asked alone.
     """
-    packs = _accepts_masks(model)
+    windows, device = _windows(model), input_device(model)
     for _, together in groupby(questions, key=lambda question: question.context):
-        for options, targets, counts in _rows(list(together), packs):
-            placed = {name: value.to(input_device(model)) for name, value in options.items()}
+        for options, targets, counts in _rows(list(together), windows):
+            placed: dict[str, Any] = {name: value.to(device) for name, value in options.items()}
+            if "attention_mask" in placed and windows is not None:
+                placed["attention_mask"] = _masks(placed, windows)
             logits: Tensor = model(**placed, use_cache=False).logits[0]
-            expected = targets.to(input_device(model)).split(counts)
+            expected = targets.to(device).split(counts)
             yield from zip(logits.split(counts), expected, strict=True)
 
 
-def _accepts_masks(model: PreTrainedModel) -> bool:
-    """Tell whether a given mask and positions alone decide what every layer sees."""
+def _windows(model: PreTrainedModel) -> dict[str, int | None] | None:
+    """Return the window of each type of layer, if given masks and positions decide what they see.
+
+    The only type of a model whose layers are all alike is "".
+    """
     config = model.config.get_text_config()
-    return (
-        config._attn_implementation in ("sdpa", *NAMES)
-        and not getattr(config, "alibi", False)
-        and "position_ids" in inspect.signature(model.forward).parameters
-        # A given mask replaces the model's own, including its windows.
-        and all(layer.kind == "global" for layer in attention_layers(model))
-    )
+    kinds = {layer.kind for layer in attention_layers(model)}
+    window = getattr(config, "sliding_window", None)
+    if (
+        config._attn_implementation not in ("sdpa", *NAMES)
+        or getattr(config, "alibi", False)
+        or "position_ids" not in inspect.signature(model.forward).parameters
+    ):
+        return None
+    if kinds == {"global"}:
+        return {"": None}
+    if kinds == {"sliding"} and window:
+        return {"": window}
+    types = {"full_attention": None, "sliding_attention": window}
+    if (
+        kinds == {"global", "sliding"}
+        and window
+        and set(getattr(config, "layer_types", None) or ()) == set(types)
+        and "attention_mask, dict)" in source_of(model.base_model)
+    ):
+        return types
+    return None
+
+
+def _masks(options: dict[str, Tensor], windows: dict[str, int | None]) -> Any:
+    """Return the mask of each type of layer, or the only one: a given mask replaces the window."""
+    positions = options["position_ids"][0]
+    apart = positions[:, None] - positions
+    masks = {
+        name: options["attention_mask"] & (apart < (window or len(apart)))
+        for name, window in windows.items()
+    }
+    return masks.get("", masks)
 
 
 def _rows(
-    questions: list[Asked], packs: bool
+    questions: list[Asked], windows: dict[str, int | None] | None
 ) -> Iterator[tuple[dict[str, Tensor], Tensor, list[int]]]:
     """Yield arguments of the model, answer tokens, and their number per question.
 
@@ -237,9 +267,9 @@ def _rows(
     first = questions[0].ids
     common = min(min(len(each.ids) - 1, common_length(first, each.ids)) for each in questions)
     branches = [(*question.ids[common:], *question.answer_ids[:-1]) for question in questions]
-    if len(questions) > 1 and (not packs or sum(map(len, branches)) > common):
+    if len(questions) > 1 and (windows is None or sum(map(len, branches)) > common):
         for question in questions:
-            yield from _rows([question], packs)
+            yield from _rows([question], windows)
         return
     lengths = torch.tensor([common, *map(len, branches)])
     counts = [len(question.answer_ids) for question in questions]
