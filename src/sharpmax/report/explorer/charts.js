@@ -27,7 +27,7 @@ export function short(value) {
 export const percent = (weight) =>
   weight >= 0.9995 ? `${Number((100 * weight).toPrecision(5))}%`
     : weight >= 1e-5 ? `${Number((100 * weight).toPrecision(3))}%`
-      : short(weight);
+      : `${short(100 * weight)}%`;
 
 export const whole = (value) => Math.round(value).toLocaleString("en");
 
