@@ -1,4 +1,4 @@
-"""Diagnose, calibrate and evaluate SmolLM2 with the commands of sharpmax."""
+"""Diagnose, calibrate and evaluate a model with the commands of sharpmax."""
 
 from __future__ import annotations
 
@@ -72,20 +72,21 @@ def run(
             help="File with the text to test on.", show_default="required without --quick"
         ),
     ] = None,
+    model: Annotated[str, typer.Option(help="Folder or name of a model.")] = "smollm2",
     output: Output = Path("build/smollm2"),
     quick: Quick = False,
     resume: Resume = False,
     engine: EngineName = "local",
 ) -> None:
-    """Diagnose SmolLM2, fit four families of calibrations, and compare them with controls.
+    """Diagnose a model, fit four families of calibrations, and compare them with controls.
 
     With --quick, a tiny Llama with random weights and the source code of sharpmax take the places
-    of SmolLM2 and of the texts; its accuracy is 0. A full run takes many hours on two cores.
+    of the model and of the texts; its accuracy is 0. A full run takes many hours on two cores.
     """
     if not resume and any((output / name).exists() for name in ("diagnosis.json", "families")):
         refuse_earlier(output)
     output.mkdir(parents=True, exist_ok=True)
-    model, scale = "smollm2", FULL
+    scale = FULL
     if quick:
         model, scale = str(tiny_llama(output / "model")), QUICK
         text, test_text = own_texts(output)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.common.timing import read_benchmark
 from sharpmax._resampling import clustered_interval
 from sharpmax._settings import TASKS, WORDINGS
 from sharpmax.models import Calibration, Diagnosis, Evaluation
@@ -70,18 +71,28 @@ def tables(results: Path) -> dict[str, str]:
     """Return the tables as Markdown by the names of their markers.
 
     Args:
-        results: A folder with diagnosis.json, evaluation.json and families/*.json.
+        results: A folder with diagnosis.json, evaluation.json and families/*.json. Folders in it
+            that hold a diagnosis or alternatives.json are those of further models.
     """
     measured, evaluation, families = load(results)
     verdict = evaluation.verdict(families)
     found = {
-        "smollm2-verdicts": diagnosis.verdicts_table(measured),
-        "smollm2-heads": diagnosis.heads_table(measured, measured.worst()[:WORST]),
         "smollm2-headline": headline_table(evaluation, ("plain", "constant+gain")),
         "smollm2-summary": calibration.summary_table(evaluation, families, verdict),
         "smollm2-arms": calibration.arms_table(evaluation),
         "smollm2-dispersing": dispersing_table(families["constant"], measured),
     }
+    models = {"smollm2": results} | {
+        path.parent.name: path.parent for path in sorted(results.glob("*/diagnosis.json"))
+    }
+    for name, folder in models.items():
+        diagnosed = Diagnosis.load(folder / "diagnosis.json")
+        found[f"{name}-verdicts"] = diagnosis.verdicts_table(diagnosed)
+        found[f"{name}-heads"] = diagnosis.heads_table(diagnosed, diagnosed.worst()[:WORST])
+        compared = folder / "alternatives" / "alternatives.json"
+        if compared.exists():
+            made = alternatives_tables(read_benchmark(compared))
+            found |= zip((f"{name}-cost", f"{name}-alternatives"), made, strict=True)
     markdown = {name: table.to_markdown(WIDTH) for name, table in found.items()}
     return markdown | {"smollm2-verdict": wrapped(verdict_sentence(verdict), WIDTH)}
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from experiments.common.command import main
 from experiments.smollm2.__main__ import app
-from experiments.smollm2.tables import load
+from experiments.smollm2.tables import load, tables
 
 
 def _run(*arguments: object) -> object:
@@ -34,6 +35,14 @@ def test_a_quick_run_ends_with_a_table_and_pictures(
     pictures = {"slopes", "entropy", "critical", "accuracy", "trade"}
     before = {name: (folder / f"{name}.png").read_bytes() for name in pictures}
     assert "| passkey, % correct | 130 |" in (folder / "tables.md").read_text(encoding="utf-8")
+
+    # A folder with the diagnosis of a further model has tables of its own.
+    (folder / "other").mkdir()
+    shutil.copy(folder / "diagnosis.json", folder / "other")
+    found = tables(folder)
+    assert found["other-verdicts"] == found["smollm2-verdicts"]
+    assert found["other-heads"] == found["smollm2-heads"]
+    shutil.rmtree(folder / "other")
 
     assert _run("run", "--quick", "--output", folder) == 1
     assert "holds an earlier run" in capsys.readouterr().err
