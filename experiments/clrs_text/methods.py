@@ -73,11 +73,24 @@ class TrainedAttention(nn.Module):
         """Return what `sharpmax.sharpen` takes; None for plain softmax."""
         if self._recipe.attention == "paper":
             return policies.Paper(warn=False)
-        if self._recipe.attention == "ssmax":
-            return {layer: policies.LogLength(scale) for layer, scale in enumerate(self.scales)}
-        if self._recipe.attention == "exponential":
-            return {layer: policies.Exponential(scale) for layer, scale in enumerate(self.scales)}
+        if self.scales:
+            return {layer: self._learned(layer) for layer in range(len(self.scales))}
         return None
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Compute the causal attention of a layer, as the model does within a `with` block."""
+        if self._recipe.attention == "softmax":
+            return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        policy = self._learned(layer) if self.scales else policies.Paper(warn=False)
+        detached = not self._recipe.through_temperature
+        output: Tensor = sharpmax.attention(
+            query, key, value, is_causal=True, policy=policy, detach_temperature=detached
+        )
+        return output
+
+    def _learned(self, layer: int) -> policies.Policy:
+        kind = policies.LogLength if self._recipe.attention == "ssmax" else policies.Exponential
+        return kind(self.scales[layer])
 
     def begin(self, encoder: Encoder) -> None:
         """Set references to the entropies of the model, which answers without this attention."""

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from experiments.clrs_text.data import TrainingData, batches
+from experiments.clrs_text.data import Batch, TrainingData, batches
+from experiments.clrs_text.forward import training_logits
 from experiments.clrs_text.methods import TrainedAttention
 from experiments.clrs_text.model import answer_logits, prepared
 from experiments.clrs_text.recipe import Recipe
@@ -22,7 +23,7 @@ from sharpmax._files import SettingsChangedError
 __all__ = ["Progress", "Training", "load_trained", "train", "weighted_loss"]
 
 # Tokens per forward pass; a batch may take several.
-_AT_ONCE = 512
+_AT_ONCE = 1024
 # Steps between reports.
 _REPORT = 10
 _BETAS = (0.9, 0.98)
@@ -89,12 +90,10 @@ class Training:
                     group["lr"] = self._learning_rate()
                 optimiser.zero_grad(set_to_none=True)
             total = 0.0
-            with self.attention:
-                for _, batch in batches(encoded, _AT_ONCE):
-                    logits = answer_logits(self.model, batch)
-                    loss = weighted_loss(logits, batch.targets) / total_weight
-                    loss.backward()
-                    total += loss.item()
+            for _, batch in batches(encoded, _AT_ONCE):
+                loss = weighted_loss(self.logits(batch), batch.targets) / total_weight
+                loss.backward()
+                total += loss.item()
             nn.utils.clip_grad_norm_(self._parameters().values(), 1.0)
             for optimiser in self._optimisers:
                 optimiser.step()
@@ -102,6 +101,13 @@ class Training:
             self._average()
             self.tokens += sum(len(one.tokens) for one in encoded)
             yield total
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Return the logits of the answer tokens of a batch, [answers, vocabulary]."""
+        if hasattr(self.model, "places"):
+            return training_logits(self.model, batch, self.attention.attend)
+        with self.attention:
+            return answer_logits(self.model, batch)[batch.targets >= 0]
 
     def save(self, path: Path) -> None:
         """Write the weights and the state of the optimisers."""
@@ -221,15 +227,16 @@ def weighted_loss(logits: Tensor, targets: Tensor) -> Tensor:
     sixteen would leave short answers unlearned, a factor of one long answers.
 
     Args:
-        logits: Logits, [examples, places, vocabulary].
+        logits: Logits of the answer tokens, [answers, vocabulary].
         targets: Tokens, and -100 for padding, [examples, places].
 
     Returns:
         The sum over answers.
     """
-    losses = F.cross_entropy(logits.transpose(1, 2), targets.to(logits.device), reduction="none")
-    counts = (targets >= 0).sum(-1).to(losses)
-    return (losses.sum(-1) / counts.sqrt()).sum()
+    asked = (targets >= 0).to(logits.device)
+    losses = F.cross_entropy(logits, targets.to(logits.device)[asked], reduction="none")
+    weights = asked.sum(-1, keepdim=True).to(losses).rsqrt().expand_as(asked)
+    return (losses * weights[asked]).sum()
 
 
 def train(

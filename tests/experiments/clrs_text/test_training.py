@@ -84,7 +84,7 @@ def test_progress_and_refusals(tmp_path: Path) -> None:
 
 
 def test_long_answers_count_by_the_root_of_their_length() -> None:
-    logits = torch.zeros(2, 4, 8)
+    logits = torch.zeros(5, 8)
     targets = torch.tensor([[1, 2, 3, 4], [5, -100, -100, -100]])
     assert weighted_loss(logits, targets).item() == pytest.approx(3 * torch.log(torch.tensor(8.0)))
 
