@@ -1,9 +1,10 @@
-"""Parallel trainings: each is a cell of its own, in a process here or on a Ray cluster."""
+"""Parallel trainings, seed by seed, in processes here or on a Ray cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from experiments.clrs_text.recipe import Arm
 from experiments.clrs_text.study import Study
@@ -11,6 +12,9 @@ from experiments.clrs_text.training import Progress
 from sharpmax._engine import Engine, Tell, run_cells, started
 
 __all__ = ["run_in_parallel"]
+
+_Cell: TypeAlias = tuple[tuple[Arm, ...], int]
+"""Arms that share weights, the one that others start from first, and a seed."""
 
 
 def run_in_parallel(
@@ -21,7 +25,10 @@ def run_in_parallel(
     on_testing: Callable[[Arm, int, str], None] = lambda *_: None,
     engine: Engine = "local",
 ) -> None:
-    """Train and test arms, several seeds at a time; the result equals that of `Study.run`.
+    """Train and test arms seed by seed, several trainings at a time.
+
+    The results equal those of `Study.run`. All that needs the weights of a seed, fine-tuning
+    included, follows its training in the same process.
 
     Args:
         study: The run.
@@ -37,31 +44,35 @@ def run_in_parallel(
         FloatingPointError: A loss is no longer finite.
     """
 
-    def on_message(cell: tuple[Arm, int], message: Progress | str) -> None:
-        if isinstance(message, str):
-            on_testing(*cell, message)
+    def on_message(cell: _Cell, message: tuple[Arm, Progress | str]) -> None:
+        arm, news = message
+        if isinstance(news, str):
+            on_testing(arm, cell[1], news)
         else:
-            on_training(*cell, message)
+            on_training(arm, cell[1], news)
 
+    missing = [arm for arm in arms if study.missing(arm)]
+    first = [Arm(arm.start or arm.recipe, ()).name for arm in missing]
+    groups = [
+        tuple(arm for arm, its in zip(missing, first, strict=True) if its == name)
+        for name in dict.fromkeys(first)
+    ]
+    cells = [(group, seed) for seed in study.settings.seeds for group in groups]
     work = partial(_train_and_test, study)
     with started(engine):
-        # Tuned arms start from weights that others train.
-        for tuned in (False, True):
-            cells = [
-                (arm, seed)
-                for arm in arms
-                if arm.recipe.tuned == tuned and study.missing(arm)
-                for seed in study.settings.seeds
-            ]
-            # The results are in the folder of the run.
-            for _ in run_cells(
-                work, cells, engine=engine, jobs=jobs, folder=study.folder, on_message=on_message
-            ):
-                pass
+        # The results are in the folder of the run.
+        for _ in run_cells(
+            work, cells, engine=engine, jobs=jobs, folder=study.folder, on_message=on_message
+        ):
+            pass
     for arm in arms:
         study.run(arm)
 
 
-def _train_and_test(study: Study, cell: tuple[Arm, int], tell: Tell) -> None:
-    """Train and test one seed of an arm; the results are in its folder."""
-    study.train_and_test(*cell, tell, tell)
+def _train_and_test(study: Study, cell: _Cell, tell: Tell) -> None:
+    """Train and test one seed of arms that share weights; the results are in their folders."""
+    arms, seed = cell
+    for arm in arms:
+        study.train_and_test(
+            arm, seed, lambda at, arm=arm: tell((arm, at)), lambda what, arm=arm: tell((arm, what))
+        )

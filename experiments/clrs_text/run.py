@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,8 @@ from experiments.clrs_text.recipe import (
     learnt_recipe,
     small_recipe,
 )
-from experiments.clrs_text.study import Settings, Study
+from experiments.clrs_text.settings import Settings
+from experiments.clrs_text.study import Study
 from experiments.clrs_text.tables import pages, sizes_table, tables
 from experiments.clrs_text.task import algorithms as all_algorithms
 from experiments.clrs_text.training import Progress
@@ -115,8 +115,9 @@ def run(
 ) -> None:
     """Train a language model on algorithms as text, and test it at sizes beyond training.
 
-    Writes table.json, entropy.json, tables and figures to OUTPUT. With --resume, a stopped run
-    continues from its last checkpoints, and other tokenizers and attentions are added to the table.
+    Writes table.json, entropy.json, tables and figures to OUTPUT, made of the files in cells/, one
+    folder per training. Seeds are run one after the other. With --resume, a stopped run continues
+    from its cells and last checkpoints, and other tokenizers, attentions and seeds are added.
     """
     if minutes is not None and steps is not None:
         raise typer.BadParameter("expected one of --minutes and --steps", param_hint="--steps")
@@ -148,7 +149,8 @@ def run(
     if learnt:
         settings = replace(settings, times=(1.5, 2, 3, 4, 8, 16), inside=max(largest or 0, 16))
     console = Console()
-    study = Study(output, settings, current_command(context), resume=resume)
+    command = current_command(context)
+    study = Study(output, settings, command, resume=resume, interventions=learnt)
     with quiet(bars=False):
         if steps is None and minutes is not None:
             with console.status("Measuring the speed of training"):
@@ -156,11 +158,9 @@ def run(
         if steps is not None:
             arms = arms_of(replace(recipe, steps=steps), names)
         _run_arms(console, study, arms, jobs, engine)
-        with console.status("Measuring the entropy of heads"):
-            study.measure_entropy(arms[0])
+        study.measure_entropy(arms[0])
         if learnt:
-            with console.status("Replacing the attention of heads"):
-                study.measure_interventions(arms[0])
+            study.measure_interventions(arms[0])
     with console.status("Drawing"):
         drawn = figures(output)
     text = "\n\n".join([*tables(output).values(), *pages(output).values()])
@@ -228,9 +228,7 @@ def _run_arms(
             bars.step(of_seed[arm.name, seed], arm.recipe.steps, f"testing {method}")
             bars.say(f"{arm.name}, seed {seed}: testing {method}")
 
-        if jobs > 1 or engine != "local":
-            run_in_parallel(study, arms, jobs, on_training, on_testing, engine)
+        run_in_parallel(study, arms, jobs, on_training, on_testing, engine)
         for arm in arms:
-            study.run(arm, partial(on_training, arm), partial(on_testing, arm))
             for seed in study.settings.seeds:
                 bars.step(of_seed[arm.name, seed], arm.recipe.steps)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from experiments.clrs_text.interventions import FEW, INTERVENTIONS, WITH_ITEMS, 
 from experiments.clrs_text.methods import applied, change_of
 from experiments.clrs_text.recipe import Arm, Recipe
 from experiments.clrs_text.records import ENTROPY, Record, Table, load_entropy
+from experiments.clrs_text.settings import Settings
 from experiments.clrs_text.task import Example, HeldOut, example, held_out
 from experiments.clrs_text.training import Progress, Training, load_trained, train
 from experiments.common import study
-from sharpmax._files import check_settings, read_sealed, write_sealed
+from sharpmax._files import check_settings, machine, read_sealed, refuse_earlier, write_sealed
 
-__all__ = ["Settings", "Study", "steps_within"]
+__all__ = ["Study", "steps_within"]
 
 _ACCURACY = "CLRS-Text accuracy, format 2"
 _BUDGET = "CLRS-Text budget, format 2"
@@ -36,45 +37,6 @@ _MORE_INSIDE = 4
 _CHECKED = 4
 # Batches that measure the speed of training.
 _TIMED = 20
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings that all arms of a run share.
-
-    Attributes:
-        seeds: Seeds of the trainings.
-        lengths: The smallest and the largest training size, by algorithm.
-        each: Test questions per algorithm and size beyond training; four times as many at training
-            sizes.
-        times: The sizes beyond training, as multiples of the largest training size.
-        fit_steps: Steps of the calibration of heads.
-        inside: Number of test sizes within training, at most.
-    """
-
-    seeds: tuple[int, ...]
-    lengths: Mapping[str, tuple[int, int]]
-    each: int = 64
-    times: tuple[float, ...] = (1.5, 2, 3, 4)
-    fit_steps: int = 40
-    inside: int = 4
-
-    def sizes(self, algorithm: str) -> list[int]:
-        """Return the test sizes of an algorithm: some within training, and those beyond."""
-        smallest, largest = self.lengths[algorithm]
-        parts = range(1, self.inside + 1)
-        inside = {max(smallest, round(largest * part / self.inside)) for part in parts}
-        return sorted(inside | {math.ceil(largest * times) for times in self.times})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, equal to what JSON gives back."""
-        lengths = {name: list(both) for name, both in self.lengths.items()}
-        return {
-            **asdict(self),
-            "seeds": list(self.seeds),
-            "lengths": lengths,
-            "times": list(self.times),
-        }
 
 
 def steps_within(recipe: Recipe, minutes: float) -> int:
@@ -99,14 +61,18 @@ def steps_within(recipe: Recipe, minutes: float) -> int:
 class Study(study.Study[Table]):
     """A run of the experiment in a folder.
 
-    The folder holds `table.json`, which grows arm by arm, `entropy.json`, `weights/ARM/seed-N/`,
-    and the training examples in `examples/`.
+    The folder holds `cells/ARM/seed-N/`, all that was measured of each training, and what is made
+    of it: `table.json`, which grows arm by arm, `entropy.json` and `interventions.json`. Cells do
+    not depend on the number of seeds. `weights/` and the training examples in `examples/` serve
+    only until the cells are complete.
 
     Args:
         folder: Folder of the run.
         settings: The settings that all arms share.
         command: The command that makes this run.
-        resume: Continue the run in the folder. Without it, a folder with a run is refused.
+        resume: Continue the run in the folder. Without it, a folder with a run is refused. A table
+            of fewer seeds is made anew from the cells.
+        interventions: Whether to replace the attention of heads of models with plain softmax.
 
     Raises:
         FileExistsError: The folder holds a run, and `resume` is false.
@@ -115,9 +81,22 @@ class Study(study.Study[Table]):
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, command: str, *, resume: bool = False
+        self,
+        folder: Path,
+        settings: Settings,
+        command: str,
+        *,
+        resume: bool = False,
+        interventions: bool = False,
     ) -> None:
         self.settings = settings
+        self._interventions = interventions
+        path = folder / "table.json"
+        if (folder / "cells").exists():
+            if not resume:
+                refuse_earlier(folder)
+            if path.exists() and set(Table.load(path).seeds) < set(settings.seeds):
+                path.unlink()
         super().__init__(folder, settings, command, Table, resume=resume)
 
     @cached_property
@@ -224,7 +203,7 @@ class Study(study.Study[Table]):
         on_training: Callable[[Progress], None] = lambda _: None,
         on_testing: Callable[[str], None] = lambda _: None,
     ) -> dict[str, dict[str, Any]]:
-        """Train and test one seed of an arm unless its folder has the results.
+        """Train one seed of an arm and measure all that needs its weights, unless it is kept.
 
         Args:
             arm: The arm.
@@ -236,61 +215,45 @@ class Study(study.Study[Table]):
             Per method that the table lacks, the shares of correct answers and tokens by algorithm
             and size.
         """
-        folder, examples = self._folder_of(arm, seed), self.folder / "examples"
-        start = None
-        if arm.start is not None:
-            before = self._folder_of(Arm(arm.start, ()), seed)
-            start = train(arm.start, seed, before, on_progress=on_training, examples=examples)
-        weights = train(
-            arm.recipe, seed, folder, on_progress=on_training, examples=examples, start=start
-        )
+        weights = self._weights(arm, seed, on_training)
 
         def test(method: str) -> Any:
+            path = weights()
             on_testing(method)
-            return self._test(arm, method, weights)
+            return self._test(arm, method, path)
 
-        return {
-            method: self.kept(folder / f"accuracy-{method}.json", _ACCURACY, partial(test, method))
+        found = {
+            method: self._cell(arm, seed, f"accuracy-{method}", _ACCURACY, partial(test, method))
             for method in self.missing(arm)
         }
+        if found and arm.recipe.attention == "softmax" and arm.start is None:
+            if seed == self.settings.seeds[0]:
+                self._entropy(arm, seed, weights)
+            if self._interventions:
+                self._intervened(arm, seed, weights, on_testing)
+        return found
 
     def measure_entropy(self, arm: Arm) -> dict[str, Any]:
-        """Measure the entropy of every head of an arm on the first seed, and keep it.
+        """Add the entropy of every head of an arm on the first seed to `entropy.json`.
 
         Args:
             arm: An arm that was run and trained with plain softmax.
 
         Returns:
-            The content of `entropy.json`: per arm the multiples of the largest training size, the
-            mean number of tokens that an answer's row attends to, and the mean and the standard
+            The content of the file: per arm the multiples of the largest training size, the mean
+            number of tokens that an answer's row attends to, and the mean and the standard
             deviation of the entropy in nats, [multiples][layers][heads].
         """
         path = self.folder / "entropy.json"
         arms = load_entropy(path)["arms"] if path.exists() else {}
         if arm.name not in arms:
-            weights = self._folder_of(arm, self.settings.seeds[0]) / "weights.safetensors"
-            trained = load_trained(weights)
-            multiples = [0.5, 1.0, *self.settings.times]
-            measured = [
-                answer_entropies(trained.model, trained.encoder, list(self._at(times)))
-                for times in multiples
-            ]
-            entry = {
-                "multiples": multiples,
-                "visible": [float(np.mean(each.visible)) for each in measured],
-                "mean": [each.entropy.mean(-1).tolist() for each in measured],
-                "deviation": [each.entropy.std(-1).tolist() for each in measured],
-            }
-            # Read again: another process may have added an arm.
-            arms = load_entropy(path)["arms"] if path.exists() else {}
-            content = {"command": self.table.command, "arms": {**arms, arm.name: entry}}
-            write_sealed(path, ENTROPY, content)
+            first = self.settings.seeds[0]
+            arms[arm.name] = self._entropy(arm, first, self._weights(arm, first))
+            write_sealed(path, ENTROPY, {"command": self.table.command, "arms": arms})
         return load_entropy(path)
 
-    def measure_interventions(
-        self, arm: Arm, on_testing: Callable[[int, str], None] = lambda *_: None
-    ) -> dict[str, Any]:
-        """Replace the attention of heads, and keep how much accuracy comes back.
+    def measure_interventions(self, arm: Arm) -> dict[str, Any]:
+        """Write to `interventions.json` what replacing the attention of heads brings back.
 
         Per algorithm and kind of intervention, up to `HEADS` heads are chosen on questions of the
         training split at four times the largest training size, and tested on the test questions.
@@ -298,41 +261,100 @@ class Study(study.Study[Table]):
 
         Args:
             arm: An arm that was run and trained with plain softmax.
-            on_testing: Called before each test, with the seed and the algorithm.
 
         Returns:
-            The content of `interventions.json`: per seed, algorithm and kind the chosen heads, and
-            per size the shares of correct answers and tokens: "plain", of the chosen "set", and of
-            each head, "single", [layers][heads].
+            The content of the file: per seed, algorithm and kind the chosen heads, and per size the
+            shares of correct answers and tokens: "plain", of the chosen "set", and of each head,
+            "single", [layers][heads].
         """
+        seeds = {
+            str(seed): self._intervened(arm, seed, self._weights(arm, seed))
+            for seed in self.settings.seeds
+        }
+        path = self.folder / "interventions.json"
+        write_sealed(path, INTERVENTIONS, {"command": self.table.command, "seeds": seeds})
+        return read_sealed(path, INTERVENTIONS)
 
-        def measure(trained: Training, name: str, seed: int) -> dict[str, Any]:
-            on_testing(seed, name)
+    def _cell(self, arm: Arm, seed: int, name: str, kind: str, make: Callable[[], Any]) -> Any:
+        """Return what was measured of a training, from its file if there is one."""
+        path = self.folder / "cells" / arm.name / f"seed-{seed}" / f"{name}.json"
+        settings = {**self.settings.to_dict(), "recipe": arm.recipe.to_dict()}
+        del settings["seeds"]
+        if not path.exists():
+            source = {"versions": self.table.versions, "machine": machine()}
+            content = {"command": self.command, "settings": settings, **source, "result": make()}
+            write_sealed(path, kind, content)
+        data = read_sealed(path, kind)
+        check_settings(data["settings"], settings, path)
+        return data["result"]
+
+    def _weights(
+        self, arm: Arm, seed: int, on_training: Callable[[Progress], None] = lambda _: None
+    ) -> Callable[[], Path]:
+        """Return a function that trains when it is first called, or finds what was trained."""
+        folder, examples = self.folder / "weights", self.folder / "examples"
+
+        @cache
+        def weights() -> Path:
+            start = None
+            for each in (Arm(arm.start, ()), arm) if arm.start else (arm,):
+                start = train(
+                    each.recipe,
+                    seed,
+                    folder / each.name / f"seed-{seed}",
+                    on_progress=on_training,
+                    examples=examples,
+                    start=start,
+                )
+            assert start is not None
+            return start
+
+        return weights
+
+    def _entropy(self, arm: Arm, seed: int, weights: Callable[[], Path]) -> Any:
+        """Measure the entropy of every head at several sizes."""
+
+        def measure() -> dict[str, Any]:
+            trained = load_trained(weights())
+            multiples = [0.5, 1.0, *self.settings.times]
+            measured = [
+                answer_entropies(trained.model, trained.encoder, list(self._at(times)))
+                for times in multiples
+            ]
+            return {
+                "multiples": multiples,
+                "visible": [float(np.mean(each.visible)) for each in measured],
+                "mean": [each.entropy.mean(-1).tolist() for each in measured],
+                "deviation": [each.entropy.std(-1).tolist() for each in measured],
+            }
+
+        return self._cell(arm, seed, "entropy", ENTROPY, measure)
+
+    def _intervened(
+        self,
+        arm: Arm,
+        seed: int,
+        weights: Callable[[], Path],
+        on_testing: Callable[[str], None] = lambda _: None,
+    ) -> dict[str, Any]:
+        """Replace the attention of heads, by algorithm."""
+
+        def measure(name: str) -> dict[str, Any]:
+            trained = load_trained(weights())
+            on_testing(f"heads on {name}")
             largest = self.settings.lengths[name][1]
             few = [example(name, 4 * largest, seed=_TEST_SEED, index=index) for index in range(FEW)]
             sizes = [math.ceil(largest * times) for times in self.settings.times]
             asked = {size: self.questions[name, size] for size in sizes}
             return bounds(trained.model, trained.encoder, few, asked)
 
-        seeds: dict[str, Any] = {}
-        for seed in self.settings.seeds:
-            folder = self._folder_of(arm, seed)
-            trained = load_trained(folder / "weights.safetensors")
-            seeds[str(seed)] = {
-                name: self.kept(
-                    folder / f"interventions-{name}.json",
-                    INTERVENTIONS,
-                    partial(measure, trained, name, seed),
-                )
-                for name in self.settings.lengths
-                if name in WITH_ITEMS
-            }
-        path = self.folder / "interventions.json"
-        write_sealed(path, INTERVENTIONS, {"command": self.table.command, "seeds": seeds})
-        return read_sealed(path, INTERVENTIONS)
-
-    def _folder_of(self, arm: Arm, seed: int) -> Path:
-        return self.folder / "weights" / arm.name / f"seed-{seed}"
+        return {
+            name: self._cell(
+                arm, seed, f"interventions-{name}", INTERVENTIONS, partial(measure, name)
+            )
+            for name in self.settings.lengths
+            if name in WITH_ITEMS
+        }
 
     def _test(self, arm: Arm, method: str, weights: Path) -> dict[str, dict[str, dict[str, float]]]:
         """Compute the shares of correct answers and tokens, by algorithm and size."""

@@ -9,7 +9,8 @@ import pytest
 from experiments.clrs_text.parallel import run_in_parallel
 from experiments.clrs_text.recipe import arms_of, small_recipe
 from experiments.clrs_text.records import Table
-from experiments.clrs_text.study import Settings, Study
+from experiments.clrs_text.settings import Settings
+from experiments.clrs_text.study import Study
 
 _LENGTHS = {"minimum": (4, 6)}
 _SETTINGS = Settings((0, 3), _LENGTHS, each=3)

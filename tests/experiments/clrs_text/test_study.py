@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from experiments.clrs_text.parallel import run_in_parallel
 from experiments.clrs_text.recipe import arms_of, small_recipe
 from experiments.clrs_text.records import Table, load_entropy
-from experiments.clrs_text.study import Settings, Study, steps_within
+from experiments.clrs_text.settings import Settings
+from experiments.clrs_text.study import Study, steps_within
 from experiments.clrs_text.task import shared_inputs
 from sharpmax._files import DamagedFileError, SettingsChangedError
 
@@ -63,6 +66,47 @@ def test_arms_are_added_to_the_table_and_what_is_there_stays(tmp_path: Path) -> 
     study.table_path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(DamagedFileError, match="changed after it was written"):
         Study(tmp_path, _SETTINGS, "a command", resume=True)
+
+
+def test_cells_suffice_without_weights_and_seeds_are_added(tmp_path: Path) -> None:
+    arms = arms_of(_RECIPE, ["ssmax", "tuned-paper"])
+    one = replace(_SETTINGS, seeds=(0,), each=2, inside=2, times=(1.5,))
+    study = Study(tmp_path, one, "a command", interventions=True)
+    run_in_parallel(study, arms, 1)
+    study.measure_interventions(arms[0])
+    first, found = study.table, (tmp_path / "interventions.json").read_bytes()
+    for name in ("weights", "examples"):
+        shutil.rmtree(tmp_path / name)
+
+    with pytest.raises(FileExistsError, match="holds an earlier run"):
+        Study(tmp_path, one, "a command")
+    again = Study(tmp_path, one, "a command", resume=True, interventions=True)
+    again.table_path.unlink()
+    again = Study(tmp_path, one, "a command", resume=True, interventions=True)
+    run_in_parallel(again, arms, 1, on_training=lambda *_: pytest.fail("trained again"))
+    again.measure_interventions(arms[0])
+    again.measure_entropy(arms[0])
+    assert again.table.records == first.records
+    assert (tmp_path / "interventions.json").read_bytes() == found
+
+    two = replace(one, seeds=(0, 3))
+    more = Study(tmp_path, two, "another", resume=True, interventions=True)
+    order: list[tuple[str, int]] = []
+    run_in_parallel(more, arms, 1, lambda arm, seed, _: order.append((arm.name, seed)))
+    assert list(dict.fromkeys(order)) == [
+        ("numbers-softmax", 3),
+        ("numbers-tuned-paper", 3),
+        ("numbers-ssmax", 3),
+    ]
+    assert more.measure_interventions(arms[0])["seeds"].keys() == {"0", "3"}
+    table = Table.load(tmp_path / "table.json")
+    assert (table.seeds, table.command) == ((0, 3), "another")
+    for record, before in zip(table.records, first.records, strict=True):
+        assert record.accuracy[:1] == before.accuracy
+    other = [replace(arm, recipe=replace(arm.recipe, ties=0.5)) for arm in arms[:1]]
+    (tmp_path / "table.json").unlink()
+    with pytest.raises(SettingsChangedError, match="recipe"):
+        run_in_parallel(Study(tmp_path, two, "another", resume=True), other, 1)
 
 
 def test_two_that_run_at_a_time_add_to_one_table(tmp_path: Path) -> None:
