@@ -30,7 +30,6 @@ __all__ = [
 
 _SIGNIFICANT: Final = 0.05
 _WIDTH: Final = 100  # Columns of captions in documents.
-_SHOWN: Final = "numbers"  # The tokenizer of the README's main tables.
 _MEASURES: Final = {
     "accuracy": "Accuracy in percent",
     "tokens": "Correct answer tokens in percent, given the correct tokens before them",
@@ -41,23 +40,13 @@ def tables(folder: Path) -> dict[str, str]:
     """Make the tables of the documents from a folder of results.
 
     Args:
-        folder: A folder with `table.json` and, for the table of entropies, `entropy.json`.
+        folder: A folder with `table.json`.
 
     Returns:
         Markdown by the name of the marker.
     """
     results = Results.load(folder / "table.json")
-    found = {
-        "clrs-text-learned": learned_table(results),
-        "clrs-text-answer": answer_table(results),
-        "clrs-text-inference": inference_table(results),
-    }
-    for view in views(results):
-        if view.tokenizer == _SHOWN:
-            found["clrs-text-sizes"] = sizes_table(view)
-            found["clrs-text-gains"] = gains_table(view)
-    if (folder / "entropy.json").exists():
-        found["clrs-text-dispersion"] = dispersion_table(load_entropy(folder / "entropy.json"))
+    found = {"clrs-text-answer": answer_table(results), "clrs-text-learned": learned_table(results)}
     return {name: each.to_markdown(_WIDTH) for name, each in found.items()}
 
 
@@ -65,24 +54,28 @@ def pages(folder: Path) -> dict[str, str]:
     """Make the pages for the tables that the README leaves out.
 
     Args:
-        folder: A folder with `table.json` and, for the other algorithms, `others/table.json`.
+        folder: A folder with `table.json` and, if there are any, the entropies in `entropy.json`
+            and the other algorithms in `others/table.json`.
 
     Returns:
         Markdown by file name.
     """
     results = Results.load(folder / "table.json")
+    by_size = [inference_table(results)]
     by_algorithm: list[Table] = []
     by_token = [inference_table(results, "tokens")]
     for view in views(results):
         tokens = View(results, view.tokenizer, "tokens")
-        if view.tokenizer != _SHOWN:
-            by_algorithm += [sizes_table(view), gains_table(view)]
+        by_size += [sizes_table(view), gains_table(view)]
         by_algorithm.append(algorithms_table(view))
         by_token += [sizes_table(tokens), gains_table(tokens)]
     found = {
+        "sizes.md": _page("Accuracy beyond training sizes", by_size),
         "algorithms.md": _page("Accuracy by algorithm and size", by_algorithm),
         "tokens.md": _page("Correct answer tokens", by_token),
     }
+    if (entropy := folder / "entropy.json").exists():
+        found["entropy.md"] = _page("Entropy by layer", [dispersion_table(load_entropy(entropy))])
     if (others := folder / "others" / "table.json").exists():
         found["others.md"] = _page("The other 22 algorithms", [learned_table(Results.load(others))])
     return found
