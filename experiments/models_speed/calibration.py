@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments.common.command import Output, Resume, current_command, show
 from experiments.common.timing import conditions, run_steps
-from experiments.models_speed.tables import calibration_table
+from experiments.models_speed.tables import FULL, calibration_table
 from sharpmax._settings import CalibrationSettings
 from sharpmax.cli._progress import quiet
 from sharpmax.models import Stage, load_model
@@ -29,6 +29,9 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 """A small but real setting: every stage runs, on prompts of 512 and 1,024 tokens."""
 
+WHOLE = {"check_every": int, "steps": int}
+"""Settings that are whole numbers."""
+
 
 def calibrate(
     context: typer.Context,
@@ -40,44 +43,58 @@ def calibrate(
         str, typer.Option(help="Families, with commas; each is timed after those before it.")
     ] = "constant,gain,constant+gain",
     options: Annotated[
-        str, typer.Option(help="Settings of the calibration, such as fit_dtype=bfloat16.")
+        str,
+        typer.Option(help="Settings of the calibration, such as fit_dtype=bfloat16,check_every=5."),
     ] = "",
+    full: Annotated[
+        bool, typer.Option("--full", help="Take the setting of the SmolLM2 experiment.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="Folder or name of a model.")] = "smollm2",
     dtype: Annotated[str, typer.Option(help="Data type of the model.")] = "float32",
     output: Output = Path("build/models_speed/calibration"),
     resume: Resume = False,
 ) -> None:
-    """Time how long SmolLM2 takes to calibrate, by stage and family, with few steps and contexts.
+    """Time how long a model takes to calibrate, by stage and family, with few steps and contexts.
 
-    Writes calibration.json to OUTPUT. With --resume, further families are added to it.
+    Writes calibration.json to OUTPUT. With --resume, further families are added to it. Processor
+    time is measured as well: other programs change it little.
     """
     with quiet(bars=False):
-        model, tokenizer = load_model("smollm2")
-        model = model.to(getattr(torch, dtype))
+        loaded, tokenizer = load_model(model)
+        inner: Any = loaded
+        inner = inner.to(getattr(torch, dtype))
         texts = {path.name: path.read_text(encoding="utf-8") for path in (text, test_text)}
         fitted, tested = ({name: whole} for name, whole in texts.items())
-        chosen: dict[str, Any] = dict(each.split("=") for each in options.split(",") if each)
+        given = dict(each.split("=") for each in options.split(",") if each)
+        chosen = {name: WHOLE.get(name, str)(value) for name, value in given.items()}
         settings = CalibrationSettings(
-            **facts_of(model, fitted), test_texts=sizes_of(tested), **SIZES, **chosen
-        )
+            **facts_of(inner, fitted), test_texts=sizes_of(tested),
+            **(SIZES | (FULL if full else {}) | chosen),
+        )  # fmt: skip
         splits = split_texts(list(fitted.values()), list(tested.values()))
         with TemporaryDirectory() as folder:
             study = Study(Path(folder), settings, "")
 
             def measure(family: Any) -> dict[str, list[dict[str, Any]]]:
-                seconds = {"fit": 0.0, "select": 0.0, "test": 0.0}
-                last = time.perf_counter()
+                clocks = {"seconds": time.perf_counter, "processor": time.process_time}
+                spent = {name: {"fit": 0.0, "select": 0.0, "test": 0.0} for name in clocks}
+                last = {name: clock() for name, clock in clocks.items()}
 
                 def on_stage(stage: Stage) -> None:
-                    nonlocal last
-                    now = time.perf_counter()
                     # The start of the test is the end of the selection.
                     name = "select" if (stage.name, stage.step) == ("test", 0) else stage.name
-                    seconds[name] += now - last
-                    last = now
+                    for kind, clock in clocks.items():
+                        now = clock()
+                        spent[kind][name] += now - last[kind]
+                        last[kind] = now
 
-                found = study.fit(family, model, tokenizer, splits, on_stage)
-                test = found.notes["test"]["objective"]
-                return {"records": [{"family": family, "seconds": seconds, "test": test}]}
+                found = study.fit(family, inner, tokenizer, splits, on_stage)
+                notes = found.notes
+                record = {
+                    "family": family, **spent, "checks": notes["checks"], "test": notes["test"],
+                    "chosen": notes["select"]["chosen"],
+                }  # fmt: skip
+                return {"records": [record]}
 
             result = run_steps(
                 output / "calibration.json",

@@ -136,20 +136,23 @@ def calibration_table(runs: dict[str, Record]) -> Table:
                     record["family"],
                     fitted,
                     dtype,
+                    str(sizes["steps"]),
                     *cells,
                     total,
                     f"{minutes:.1f}",
                 ]
             )
-    header = ["code", "family", "fit in", "model", "fit", "select", "test", "all", "45 steps"]
+    header = [
+        "code", "family", "fit in", "model", "steps", "fit", "select", "test", "all", "minutes",
+    ]  # fmt: skip
     return Table(
         header,
         rows,
         title="Time of a calibration",
-        caption="Seconds per stage for 3 steps, 4 contexts and 3 windows per split. The last column"
-        " is an estimate in minutes for the setting of the SmolLM2 experiment (45 steps, 24"
-        " contexts and 16 windows to select by, 32 and 16 to test): each stage times the growth of"
-        " its tokens.",
+        caption="Seconds per stage. Rows of 3 steps have 4 contexts and 3 windows per split; those"
+        " of 45 have the setting of the SmolLM2 experiment (24 contexts and 16 windows to select"
+        " by, 32 and 16 to test), and may end early. The last column is the time at that setting:"
+        " of rows of 3 steps an estimate, each stage times the growth of its tokens.",
         words=4,
     )
 
