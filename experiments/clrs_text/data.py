@@ -124,6 +124,8 @@ class Encoder:
             start = int(rng.integers(self.places - 2 - one.length))
             right = str(int(right) + start)
         question = self.tokenizer.encode(one.question, add_special_tokens=False)
+        if getattr(self.tokenizer, "add_bos_token", False):
+            question = [self.tokenizer.bos_token_id, *question]
         # The end of the line marks the end of the answer; the empty line after it adds nothing.
         answer = self.tokenizer.encode(right + "\n", add_special_tokens=False)
         tokens = (*question, *answer)

@@ -11,13 +11,15 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from experiments.clrs_text.measurements import LOSS
 from experiments.clrs_text.records import Table, load_entropy
 from experiments.clrs_text.tables import slopes
 from experiments.clrs_text.view import View, label_of, views
 from experiments.common.methods import look
+from sharpmax._files import read_sealed
 from sharpmax.report._page import style as _style
 
-__all__ = ["draw_accuracy", "draw_entropy", "figures"]
+__all__ = ["draw_accuracy", "draw_entropy", "draw_losses", "figures"]
 
 _SETTINGS: Final[Any] = _style.SETTINGS  # matplotlib's type names every setting.
 _COLUMNS: Final = 4
@@ -29,9 +31,10 @@ def figures(folder: Path) -> list[Path]:
     """Draw every figure that a folder of results allows, into that folder.
 
     `accuracy-TOKENIZER.svg` corresponds to Figure 8 of the paper, `entropy-ARM.svg` to Figure 3.
+    `loss.svg` has the loss of all trainings.
 
     Args:
-        folder: A folder with `table.json` and, for entropies, `entropy.json`.
+        folder: A folder with `table.json` and, if there are any, `entropy.json` and `loss.json`.
 
     Returns:
         The paths of the figures.
@@ -43,7 +46,35 @@ def figures(folder: Path) -> list[Path]:
     if (measured := folder / "entropy.json").exists():
         for name, entry in load_entropy(measured)["arms"].items():
             drawn.append(draw_entropy(entry, folder / f"entropy-{name}.svg", name))
+    if (kept := folder / "loss.json").exists():
+        drawn.append(draw_losses(read_sealed(kept, LOSS)["arms"], folder / "loss.svg"))
     return drawn
+
+
+def draw_losses(arms: Mapping[str, Any], path: str | Path) -> Path:
+    """Draw the loss during training, one line per arm: the mean over seeds.
+
+    Args:
+        arms: The arms, as `Study.collect_losses` wrote them.
+        path: File to write; the suffix sets the format (.png, .svg, .pdf). Missing folders are
+            created.
+
+    Returns:
+        The path.
+    """
+    with rc_context(_SETTINGS):
+        figure = Figure(figsize=(6.2, 3.6))
+        panel = figure.subplots()
+        for name, entry in arms.items():
+            panel.plot(entry["steps"], np.mean(entry["loss"], axis=0), linewidth=1.2, label=name)
+        panel.set_yscale("log")
+        panel.set_xlabel("batches", fontsize=8.5)
+        panel.set_ylabel("weighted mean loss, nats per token", fontsize=8.5)
+        panel.grid(visible=True)
+        panel.tick_params(labelsize=8)
+        panel.legend(fontsize=8.4, frameon=False)
+        figure.tight_layout()
+        return _style.save(figure, path)
 
 
 def draw_accuracy(view: View, path: str | Path) -> Path:

@@ -159,6 +159,7 @@ def run(
             arms = arms_of(replace(recipe, steps=steps), names)
         _run_arms(console, study, arms, jobs, engine)
         study.measure_entropy(arms[0])
+        study.collect_losses(arms)
         if learnt:
             study.measure_interventions(arms[0])
     with console.status("Drawing"):

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.clrs_text.data import training_examples
-from experiments.clrs_text.evaluation import answer_entropies, shares_correct
 from experiments.clrs_text.interventions import FEW, INTERVENTIONS, WITH_ITEMS, bounds
-from experiments.clrs_text.methods import applied, change_of
+from experiments.clrs_text.measurements import LOSS, entropies, loss_curve, shares
 from experiments.clrs_text.recipe import Arm, Recipe
 from experiments.clrs_text.records import ENTROPY, Record, Table, load_entropy
 from experiments.clrs_text.settings import Settings
@@ -218,14 +214,16 @@ class Study(study.Study[Table]):
         weights = self._weights(arm, seed, on_training)
 
         def test(method: str) -> Any:
-            path = weights()
+            trained = load_trained(weights())
             on_testing(method)
-            return self._test(arm, method, path)
+            return shares(trained, method, self.questions, self.settings)
 
         found = {
             method: self._cell(arm, seed, f"accuracy-{method}", _ACCURACY, partial(test, method))
             for method in self.missing(arm)
         }
+        if found:
+            self._loss(arm, seed)
         if found and arm.recipe.attention == "softmax" and arm.start is None:
             if seed == self.settings.seeds[0]:
                 self._entropy(arm, seed, weights)
@@ -251,6 +249,22 @@ class Study(study.Study[Table]):
             arms[arm.name] = self._entropy(arm, first, self._weights(arm, first))
             write_sealed(path, ENTROPY, {"command": self.table.command, "arms": arms})
         return load_entropy(path)
+
+    def collect_losses(self, arms: Sequence[Arm]) -> dict[str, Any]:
+        """Add the losses of arms that were run to `loss.json`.
+
+        Returns:
+            The content of the file: per arm the "steps", and per seed the mean loss since the step
+            before, as "loss", [seeds][steps].
+        """
+        path = self.folder / "loss.json"
+        found = read_sealed(path, LOSS)["arms"] if path.exists() else {}
+        for arm in arms:
+            curves = [self._loss(arm, seed) for seed in self.settings.seeds]
+            loss = [curve["loss"] for curve in curves]
+            found[arm.name] = {"steps": curves[0]["steps"], "loss": loss}
+        write_sealed(path, LOSS, {"command": self.table.command, "arms": found})
+        return read_sealed(path, LOSS)
 
     def measure_interventions(self, arm: Arm) -> dict[str, Any]:
         """Write to `interventions.json` what replacing the attention of heads brings back.
@@ -315,20 +329,15 @@ class Study(study.Study[Table]):
         """Measure the entropy of every head at several sizes."""
 
         def measure() -> dict[str, Any]:
-            trained = load_trained(weights())
-            multiples = [0.5, 1.0, *self.settings.times]
-            measured = [
-                answer_entropies(trained.model, trained.encoder, list(self._at(times)))
-                for times in multiples
-            ]
-            return {
-                "multiples": multiples,
-                "visible": [float(np.mean(each.visible)) for each in measured],
-                "mean": [each.entropy.mean(-1).tolist() for each in measured],
-                "deviation": [each.entropy.std(-1).tolist() for each in measured],
-            }
+            asked = {each: list(self._at(each)) for each in (0.5, 1.0, *self.settings.times)}
+            return entropies(load_trained(weights()), asked)
 
         return self._cell(arm, seed, "entropy", ENTROPY, measure)
+
+    def _loss(self, arm: Arm, seed: int) -> Any:
+        """Return the loss during a training, once it is trained."""
+        weights = self._weights(arm, seed)
+        return self._cell(arm, seed, "loss", LOSS, lambda: loss_curve(weights()))
 
     def _intervened(
         self,
@@ -355,27 +364,6 @@ class Study(study.Study[Table]):
             for name in self.settings.lengths
             if name in WITH_ITEMS
         }
-
-    def _test(self, arm: Arm, method: str, weights: Path) -> dict[str, dict[str, dict[str, float]]]:
-        """Compute the shares of correct answers and tokens, by algorithm and size."""
-        trained = load_trained(weights)
-        context: AbstractContextManager[object] = trained.attention
-        if arm.recipe.attention == "softmax":
-            change = change_of(
-                method,
-                trained.model,
-                trained.encoder,
-                self.settings.lengths,
-                steps=self.settings.fit_steps,
-            )
-            context = applied(trained.model, change)
-        found: dict[str, dict[str, Any]] = {name: {} for name in self.settings.lengths}
-        with context:
-            for (name, n), examples in self.questions.items():
-                shares = shares_correct(trained.model, trained.encoder, examples)
-                exact = sum(share == 1 for share in shares) / len(shares)
-                found[name][str(n)] = {"exact": exact, "tokens": sum(shares) / len(shares)}
-        return found
 
     def _at(self, times: float) -> Iterator[Example]:
         """Yield a few test questions of all algorithms at a multiple of the largest size."""

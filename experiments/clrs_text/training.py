@@ -23,7 +23,7 @@ from sharpmax._files import SettingsChangedError
 __all__ = ["Progress", "Training", "load_trained", "train", "weighted_loss"]
 
 # Tokens per forward pass; a batch may take several.
-_AT_ONCE = 1024
+_AT_ONCE = 512
 # Steps between reports.
 _REPORT = 10
 _BETAS = (0.9, 0.98)
@@ -66,6 +66,7 @@ class Training:
         self.seed = seed
         self.step = 0
         self.tokens = 0
+        self.losses: list[float] = []
         self.model, self.encoder = prepared(recipe, seed)
         self.attention = TrainedAttention(self.model, recipe)
         self._optimisers = self._make_optimisers()
@@ -100,6 +101,7 @@ class Training:
             self.step += 1
             self._average()
             self.tokens += sum(len(one.tokens) for one in encoded)
+            self.losses.append(float(f"{total:.5g}"))
             yield total
 
     def logits(self, batch: Batch) -> Tensor:
@@ -133,6 +135,7 @@ class Training:
             "seed": self.seed,
             "step": self.step,
             "tokens": self.tokens,
+            "losses": self.losses,
         }
 
     @classmethod
@@ -164,6 +167,7 @@ class Training:
     def _take(self, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Take over the progress and the weights of a file."""
         self.step, self.tokens = description["step"], description["tokens"]
+        self.losses = description["losses"]
         with torch.no_grad():
             for name, parameter in self._parameters().items():
                 parameter.copy_(tensors[f"last.{name}"])

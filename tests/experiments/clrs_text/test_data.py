@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import tiny_models
 from experiments.clrs_text import data
 from experiments.clrs_text.data import (
     LONGEST,
@@ -45,6 +46,17 @@ def test_an_encoded_example_is_its_text(tokenizer: str) -> None:
     encoded = encoder(one)
     assert encoder.tokenizer.decode(encoded.tokens[: encoded.asked]) == one.question
     assert encoder.tokenizer.decode(encoded.tokens[encoded.asked :]) == one.answer[:-1]
+
+
+def test_a_model_that_starts_texts_with_a_token_gets_it() -> None:
+    one = example("minimum", 4, seed=0)
+    plain = tiny_models.tokenizer()
+    starting = tiny_models.tokenizer()
+    starting.bos_token = "~"
+    starting.add_bos_token = True
+    first, *rest = Encoder(starting, "rotary")(one).tokens
+    assert first == starting.bos_token_id
+    assert tuple(rest) == Encoder(plain, "rotary")(one).tokens
 
 
 def test_numbers_have_one_token_each_and_only_those_that_occur() -> None:

@@ -8,13 +8,14 @@ import transformers as hf
 
 from experiments.clrs_text.__main__ import APPLICATION
 from experiments.clrs_text.interventions import INTERVENTIONS, KINDS
+from experiments.clrs_text.measurements import LOSS
 from experiments.clrs_text.records import Table
 from experiments.clrs_text.run import lengths_of
 from experiments.common.command import main
 from sharpmax._files import read_sealed
 from tiny_models import SETTINGS, save
 
-_TINY = ["--algorithms", "minimum:5", "--steps", "1", "--seeds", "1", "--each", "2"]
+_TINY = ["--algorithms", "minimum:5", "--seeds", "1", "--each", "2"]
 
 
 def _run(*arguments: str, verb: str = "run") -> object:
@@ -85,13 +86,25 @@ def test_learnt_models_are_intervened_in(tmp_path: Path) -> None:
 def test_a_pretrained_model_is_fine_tuned(rank: str, tmp_path: Path) -> None:
     if rank != "0":
         pytest.importorskip("peft")
-    folder = save(hf.GemmaForCausalLM(hf.GemmaConfig(**SETTINGS, head_dim=8)), tmp_path / "gemma")
+    config = hf.Gemma3TextConfig(
+        **SETTINGS,
+        head_dim=8,
+        sliding_window=16,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    folder = save(hf.Gemma3ForCausalLM(config), tmp_path / "gemma")
     output = tmp_path / "run"
-    options = ["--model", str(folder), "--rank", rank, "--attention", "ssmax"]
+    options = ["--model", str(folder), "--rank", rank, "--attention", "paper", "--steps", "2"]
     assert _run(*_TINY, *options, "--output", str(output)) == 0
     table = Table.load(output / "table.json")
-    assert list(table.recipes) == ["own-tokens-softmax", "own-tokens-ssmax"]
+    assert list(table.recipes) == ["own-tokens-softmax", "own-tokens-paper"]
     assert {record.tokenizer for record in table.records} == {"own tokens"}
+    curves = read_sealed(output / "loss.json", LOSS)["arms"]
+    assert curves.keys() == table.recipes.keys()
+    assert all(each["steps"] == [1, 2] for each in curves.values())
+    (softmax,), (paper,) = (each["loss"] for each in curves.values())
+    assert softmax[0] != paper[0], "the rule is active in training"
+    assert (output / "loss.svg").exists()
 
 
 @pytest.mark.parametrize(
