@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from experiments.clrs_text.learnt import learnt_tables
 from experiments.clrs_text.records import Table as Results
 from experiments.clrs_text.records import load_entropy
 from experiments.clrs_text.view import LEARNED, PLAIN, Measure, View, Way, Where, label_of, views
@@ -55,7 +56,8 @@ def pages(folder: Path) -> dict[str, str]:
 
     Args:
         folder: A folder with `table.json` and, if there are any, the entropies in `entropy.json`
-            and the other algorithms in `others/table.json`.
+            the other algorithms in `others/table.json`, and the models of `--learnt`, here or in
+            `learnt/`.
 
     Returns:
         Markdown by file name.
@@ -76,6 +78,9 @@ def pages(folder: Path) -> dict[str, str]:
     }
     if (entropy := folder / "entropy.json").exists():
         found["entropy.md"] = _page("Entropy by layer", [dispersion_table(load_entropy(entropy))])
+    for where in (folder, folder / "learnt"):
+        if (where / "interventions.json").exists():
+            found["learnt.md"] = _page("Models that learnt their sizes", learnt_tables(where))
     if (others := folder / "others" / "table.json").exists():
         found["others.md"] = _page("The other 22 algorithms", [learned_table(Results.load(others))])
     return found

@@ -10,7 +10,7 @@ from scipy.special import stdtr  # a fraction of a second to import; scipy.stats
 
 from sharpmax._resampling import clustered_interval
 
-__all__ = ["bootstrap_interval", "paired_p_value"]
+__all__ = ["adjusted", "bootstrap_interval", "paired_p_value"]
 
 
 def paired_p_value(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
@@ -66,3 +66,18 @@ def bootstrap_interval(
         (0.72, 0.83)
     """
     return clustered_interval(values, range(len(values)), level, resamples, seed)
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values for their number by Holm's method.
+
+    Example:
+        >>> adjusted([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    result, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        result[place] = round(largest, 12)
+    return result

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import stats
 
-from experiments.common.significance import bootstrap_interval
+from experiments.common.significance import adjusted, bootstrap_interval
 from experiments.tabular.arms import REMEDIES, TRAINED
 from experiments.tabular.data import TableInfo
 from experiments.tabular.measures import MEASURES
@@ -235,18 +235,3 @@ def contrast(
         float(np.mean(values)), low, high, sum(MEASURES[measure] * v > 0 for v in values),
         len(values), None if test is None else float(test), means,
     )  # fmt: skip
-
-
-def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values for their number by Holm's method.
-
-    Example:
-        >>> adjusted([0.01, 0.04, 0.03])
-        [0.03, 0.06, 0.06]
-    """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    result, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        result[place] = round(largest, 12)
-    return result
