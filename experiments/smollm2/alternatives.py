@@ -129,13 +129,12 @@ class Comparison:
         known = None if self.earlier is None else self.earlier.find(method, cell)
         # Losses on text are all measured by the same code: they differ by its rounding.
         if known is not None and cell.task != "text":
-            values = known.values[: len(drawn)]
             if list(known.contexts[: len(drawn)]) != contexts:
                 raise SettingsChangedError(
                     f"{cell}: expected the questions of the earlier evaluation, got others; go on "
                     "without --earlier"
                 )
-            return record | {"earlier": True, "values": list(values)}
+            return record | {"earlier": True, "values": list(known.values[: len(drawn)])}
         if method == "examples":
             drawn = [self._with_examples(cell, each) for each in drawn]
         with self._changed(method, fit):
@@ -240,7 +239,7 @@ def alternatives(
     """
     chosen, named = (
         inputs.numbers("--lengths", lengths),
-        inputs.names("--methods", methods, METHODS),
+        inputs.names("--methods", methods, [*METHODS]),
     )
     sizes: dict[str, Any] = dict(FULL, steps=steps)
     if quick:
