@@ -295,10 +295,12 @@ def table(result: dict[str, Any]) -> Table:
         "their kinds",
     ]
     triton, torch_version = (result["versions"][name] for name in ("triton", "torch"))
+    done = f"{len(result['records'])} of {every.total()} configurations"
     return Table(
         header,
         rows,
         title="Kernels compiled without a device",
-        caption=f"Triton {triton}, PyTorch {torch_version}. Written by `{result['command']}`.",
+        caption=f"{done}, by Triton {triton} and PyTorch {torch_version}."
+        f" Written by `{result['command']}`.",
         words=2,
     )
