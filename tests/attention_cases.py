@@ -6,8 +6,6 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import sharpmax
+from attention_adapters import NAMES, adapted
 from sharpmax._attention.api import IMPLEMENTATIONS
 from sharpmax.policies import (
     Constant,
@@ -30,8 +29,17 @@ from sharpmax.policies import (
 )
 from triton_interpreter import missing
 
-INTERPRETED = {"triton"}
-"""A thousand times slower, so that tests take them through fewer examples."""
+SLOW = {"triton": 12, "jax cpu": 12}
+"""By how much tests take fewer examples: these are interpreted, or compile for every shape."""
+SLOW |= {name: 60 for name in NAMES if name.startswith("jax") and name not in SLOW}
+SLOW |= {name: 12 for name in NAMES if name.startswith("ranks")}
+
+WITHOUT = {
+    "triton": {torch.float64},
+    "jax pallas_tpu": {torch.float64, torch.float16},
+    "jax pallas_gpu": {torch.float64},
+}
+"""The dtypes that an implementation documents not to serve."""
 
 POLICIES = [
     Identity(),
@@ -47,8 +55,8 @@ POLICIES = [
 ]
 FEW_POLICIES = [Exponential(reference=1.0), LogLength(train_length=8), Hard()]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-EVERY = [*IMPLEMENTATIONS, "numpy"]
-"""The implementations for tensors, and the kernels called with NumPy arrays."""
+EVERY = [*IMPLEMENTATIONS, *NAMES]
+"""The implementations for tensors, and those that adapters reach."""
 
 
 def attend(*args: Any, impl: str, **kwargs: Any) -> Any:
@@ -83,33 +91,9 @@ def measure(*args: Any, impl: str, **kwargs: Any) -> sharpmax.RowStatistics:
 
 
 def _called(function: Any, *args: Any, impl: str, **kwargs: Any) -> Any:
-    if impl != "numpy":
-        return function(*args, impl=impl, **kwargs)
-    if any(isinstance(x, Tensor) and x.requires_grad for x in (*args, *kwargs.values())):
-        raise NotImplementedError("impl='numpy': query: arrays have no gradient")
-    arrays = [_array(x) for x in args]
-    result = function(*arrays, impl="cpu", **{k: _array(x) for k, x in kwargs.items()})
-    if not isinstance(result, tuple):
-        return _tensor(result)
-    if isinstance(result, sharpmax.RowStatistics):
-        return sharpmax.RowStatistics(*map(_tensor, result))
-    return _tensor(result[0]), sharpmax.RowStatistics(*map(_tensor, result[1]))
-
-
-def _array(value: Any) -> Any:
-    """A tensor as an array with the same layout; NumPy knows bfloat16 by `ml_dtypes`."""
-    if not isinstance(value, Tensor):
-        return value
-    if value.dtype != torch.bfloat16:
-        return value.numpy()
-    return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-
-
-def _tensor(array: Any) -> Tensor:
-    assert isinstance(array, np.ndarray)
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    if impl in NAMES:
+        return adapted(impl, function, *args, **kwargs)
+    return function(*args, impl=impl, **kwargs)
 
 
 def _parameter(impl: str, *others: Any) -> Any:
@@ -119,8 +103,8 @@ def _parameter(impl: str, *others: Any) -> Any:
 
 
 def implementations(*without: str) -> pytest.MarkDecorator:
-    """Parametrise a test by `impl`: all implementations but those named."""
-    chosen = [impl for impl in EVERY if impl not in without]
+    """Parametrise a test by `impl`: all implementations but those named, or those of a room."""
+    chosen = [impl for impl in EVERY if not {impl, impl.split()[0]} & {*without}]
     return pytest.mark.parametrize("impl", [_parameter(impl) for impl in chosen])
 
 
@@ -128,15 +112,20 @@ every_impl = implementations()
 """Every implementation, those to come included."""
 
 
+def of_tensors(*without: str) -> pytest.MarkDecorator:
+    """As `implementations`, without adapters: for what only PyTorch has."""
+    return implementations(*without, *(name.split()[0] for name in NAMES))
+
+
 def implementations_and_policies(*without: str) -> pytest.MarkDecorator:
-    """Parametrise a test by `impl` and `policy`: all policies, or a few if they are interpreted."""
+    """Parametrise a test by `impl` and `policy`: all policies, or a few if they are slow."""
     return pytest.mark.parametrize(
         ("impl", "policy"),
         [
             _parameter(impl, policy)
             for impl in EVERY
-            if impl not in without
-            for policy in (FEW_POLICIES if impl in INTERPRETED else POLICIES)
+            if not {impl, impl.split()[0]} & {*without}
+            for policy in (FEW_POLICIES if impl in SLOW else POLICIES)
         ],
     )
 
@@ -145,18 +134,20 @@ every_impl_and_policy = implementations_and_policies()
 
 
 def examples(impl: str, count: int) -> settings:
-    """The settings of hypothesis for so many examples, or a few if they are interpreted."""
-    return settings(max_examples=max(count // 12, 8) if impl in INTERPRETED else count)
+    """The settings of hypothesis for so many examples, or a few if they are slow."""
+    return settings(max_examples=max(count // SLOW.get(impl, 1), 3))
 
 
-def may_refuse(impl: str, dtype: torch.dtype) -> bool:
-    """Whether an implementation documents that it does not serve all problems of a dtype."""
-    return impl == "composed" or (impl == "triton" and dtype == torch.float64)
+def may_refuse(impl: str, dtype: torch.dtype, options: dict[str, Any] | None = None) -> bool:
+    """Whether an implementation documents that it does not serve all problems of a kind."""
+    if impl.startswith("jax") and options and "sink" in options:
+        return dtype in WITHOUT.get(impl, ()) or options["sink_role"] == "apart"
+    return impl in ("composed", "ranks ulysses") or dtype in WITHOUT.get(impl, ())
 
 
 def precise(impl: str) -> torch.dtype:
     """The most precise dtype that an implementation serves."""
-    return torch.float32 if impl == "triton" else torch.float64
+    return torch.float32 if torch.float64 in WITHOUT.get(impl, ()) else torch.float64
 
 
 @dataclass(repr=False)

@@ -87,3 +87,28 @@ def by_parameter(
 
 def measure(arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return sharpmax.distributed.attention_statistics(*arguments, **options)
+
+
+def attend_by_rank(
+    tensors: dict[str, Tensor], options: dict[str, Any], upstream: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Output and statistics, or the gradients by all tensors for a gradient of the output."""
+    if "value" not in tensors:
+        rows = sharpmax.distributed.attention_statistics(**tensors, **options)
+        return (torch.zeros(1, 1, 0), *rows)
+    leaves = {
+        name: x.requires_grad_(upstream is not None and x.is_floating_point())
+        for name, x in tensors.items()
+    }
+    output, rows = sharpmax.distributed.attention(
+        **leaves, **(options | {"return_statistics": True})
+    )
+    if upstream is None:
+        return (output, *rows)
+    wanted = {name: x for name, x in leaves.items() if x.requires_grad}
+    found = torch.autograd.grad(output, list(wanted.values()), upstream, allow_unused=True)
+    by_name = {
+        name: torch.zeros_like(wanted[name]) if gradient is None else gradient
+        for name, gradient in zip(wanted, found, strict=True)
+    }
+    return tuple(by_name.get(name) for name in tensors)

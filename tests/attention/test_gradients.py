@@ -8,13 +8,15 @@ from hypothesis import given
 
 import sharpmax
 from attention_cases import (
-    INTERPRETED,
+    WITHOUT,
     Case,
+    attend,
     cases,
     examples,
     implementations,
     implementations_and_policies,
     may_refuse,
+    of_tensors,
     precise,
 )
 from sharpmax.policies import (
@@ -37,7 +39,7 @@ def made(seed: int = 0, dtype: torch.dtype = torch.float64) -> list[torch.Tensor
 
 
 @pytest.mark.parametrize("detach", [False, True])
-@implementations_and_policies("reference", "composed", "numpy")
+@implementations_and_policies("reference", "composed", "numpy", "jax", "ranks")
 def test_gradcheck(impl: str, policy: Policy, detach: bool) -> None:
     query, key, value = made(dtype=precise(impl))
     bias = torch.randn(4, 5, 7, dtype=query.dtype, requires_grad=True)
@@ -70,7 +72,7 @@ def test_gradcheck(impl: str, policy: Policy, detach: bool) -> None:
         assert torch.autograd.gradcheck(function, (query, key, value, bias, sink), atol=tolerance)
 
 
-@implementations("numpy")
+@of_tensors()
 @pytest.mark.parametrize(
     "make",
     [
@@ -111,7 +113,7 @@ def test_gradients_of_the_policys_parameters(impl: str, make) -> None:
         )
 
 
-@implementations("reference", "numpy")
+@of_tensors("reference")
 def test_a_law_without_strength_can_gain_some(impl: str) -> None:
     query, key, value = (x.detach() for x in made(dtype=precise(impl)))
     strength = torch.zeros(4, dtype=torch.float64, requires_grad=True)
@@ -126,7 +128,7 @@ def test_a_law_without_strength_can_gain_some(impl: str) -> None:
 
 @implementations("reference", "composed", "numpy")
 def test_gradients_agree_with_the_specification(impl: str) -> None:
-    dtypes = [torch.float32] if impl in INTERPRETED else [torch.float32, torch.float64]
+    dtypes = [torch.float32] if impl in WITHOUT else [torch.float32, torch.float64]
 
     def check(case: Case) -> None:
         tolerance = 2e-2 if isinstance(case.policy, EntropyTarget) else None
@@ -138,7 +140,7 @@ def test_gradients_agree_with_the_specification(impl: str) -> None:
 @implementations_and_policies("reference", "composed", "numpy")
 def test_half_precision_gradients(impl: str, policy: Policy) -> None:
     query, key, value = (x.detach().bfloat16().requires_grad_() for x in made())
-    output = sharpmax.attention(query, key, value, policy=policy, enable_gqa=True, impl=impl)
+    output = attend(query, key, value, policy=policy, enable_gqa=True, impl=impl)
     output.float().square().sum().backward()
     for tensor in (query, key, value):
         assert tensor.grad is not None
@@ -146,7 +148,7 @@ def test_half_precision_gradients(impl: str, policy: Policy) -> None:
         assert torch.isfinite(tensor.grad).all()
 
 
-@implementations("reference", "composed", "numpy")
+@of_tensors("reference", "composed")
 def test_no_second_derivative_but_a_word(impl: str) -> None:
     query, key, value = made(dtype=precise(impl))
     output = sharpmax.attention(
@@ -169,7 +171,7 @@ def _compare_with_reference(
     gradients = {}
     for which in ("reference", impl):
         leaves = {name: x.detach().clone().requires_grad_() for name, x in tensors.items()}
-        output = sharpmax.attention(
+        output = attend(
             **leaves,
             **(options | {"enable_gqa": True}),
             policy=case.policy,

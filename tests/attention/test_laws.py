@@ -8,10 +8,11 @@ import torch.nn.functional as F
 
 import sharpmax
 from attention_cases import (
-    INTERPRETED,
+    SLOW,
     attend,
     every_impl,
     every_impl_and_policy,
+    implementations,
     may_refuse,
     run,
 )
@@ -68,7 +69,7 @@ def test_causal_alignment(impl: str, queries: int, keys: int) -> None:
 def test_decoding_step_by_step_gives_the_rows_of_the_whole(impl: str, policy: Policy) -> None:
     query, key, value = made(2, 4, 40, 16)
     whole = attend(query, key, value, policy=policy, is_causal=True, impl=impl)
-    for length in range(1, 41, 13 if impl in INTERPRETED else 1):
+    for length in range(1, 41, 13 if impl in SLOW else 1):
         step = attend(
             query[:, :, length - 1 : length],
             key[:, :, :length],
@@ -141,10 +142,10 @@ def test_nothing_at_all(impl: str, shape: tuple[int, int, int, int]) -> None:
 def test_parameters_over_heads(impl: str) -> None:
     query, key, value = made(2, 3, 20, 8)
     references = [0.2, 1.0, 2.5]
-    together = run(query, key, value, policy=Exponential(references), impl=impl)
+    together = attend(query, key, value, policy=Exponential(references), impl=impl)
     for head, reference in enumerate(references):
         one = slice(head, head + 1)
-        alone = run(
+        alone = attend(
             query[:, one], key[:, one], value[:, one], policy=Exponential(reference), impl=impl
         )
         torch.testing.assert_close(together[:, one], alone)
@@ -159,7 +160,7 @@ def test_length_is_what_a_row_may_see(impl: str) -> None:
     )
     key = torch.randn(1, 1, 64, 8, generator=torch.Generator().manual_seed(0))
     query = query + 1.0
-    weights = run(query, key, value, policy=LogLength(), is_causal=True, impl=impl, scale=0.1)
+    weights = attend(query, key, value, policy=LogLength(), is_causal=True, impl=impl, scale=0.1)
     for row in (5, 40, 63):
         logits = 0.1 * (query[0, 0, row] @ key[0, 0, : row + 1].T)
         expected = torch.softmax(logits * torch.log(torch.tensor(row + 1.0)), dim=-1)
@@ -199,7 +200,7 @@ def test_bit_identical_again_and_close_whatever_the_threads() -> None:
             torch.testing.assert_close(one, other)
 
 
-@every_impl
+@implementations("jax", "ranks")  # which compile it, or warn in processes of their own
 def test_paper_warns_of_rows_without_correction(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sharpmax.policies import EntropyRangeWarning, Paper, _polynomial
 

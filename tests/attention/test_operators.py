@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sharpmax
-from attention_cases import POLICIES, implementations
+from attention_cases import POLICIES, of_tensors
 from sharpmax._attention.temperature import table_of
 from sharpmax.policies import EntropyTarget, Exponential, LogLength, Paper, Policy
 
@@ -54,7 +54,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@implementations("reference", "composed", "numpy")
+@of_tensors("reference", "composed")
 def test_opcheck_of_every_operator(impl: str) -> None:
     """Schema, fake, autograd and compilation of whatever operators an implementation calls."""
     leaves = [x.requires_grad_() for x in made()]
@@ -79,7 +79,7 @@ def test_opcheck_of_every_operator(impl: str) -> None:
         torch.library.opcheck(operator, tuple(prepared))
 
 
-@implementations("reference", "composed", "numpy")
+@of_tensors("reference", "composed")
 @pytest.mark.parametrize("policy", [Paper(warn=False), Exponential([0.5, 1, 1.5, 2])], ids=repr)
 def test_compiled_with_dynamic_lengths(impl: str, policy: Policy) -> None:
     torch.compiler.reset()
@@ -124,7 +124,7 @@ class Layer(torch.nn.Module):
         )
 
 
-@implementations("reference", "composed", "numpy")
+@of_tensors("reference", "composed")
 def test_exported(impl: str) -> None:
     length = torch.export.Dim("length", min=2, max=4096)
     inputs, layer = made(), Layer(impl)
@@ -133,7 +133,7 @@ def test_exported(impl: str) -> None:
         torch.testing.assert_close(program.module()(*made(size)), layer(*made(size)))
 
 
-@implementations("reference", "composed", "numpy")
+@of_tensors("reference", "composed")
 def test_vmap(impl: str) -> None:
     query, key, value = (torch.stack([x, x.flip(2), -x]) for x in made())
     mask = torch.rand(3, 20, 20, generator=torch.Generator().manual_seed(0)) < 0.8

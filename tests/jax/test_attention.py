@@ -1,4 +1,7 @@
-"""Attention for JAX, against JAX's own, against PyTorch's side, and under transformations."""
+"""Attention for JAX: JAX's own arguments, gradients by policies, and transformations.
+
+The common tests of all implementations are in tests/attention.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
 
 import sharpmax.jax
-from attention_cases import Case, cases, largest_error
 from sharpmax.jax._api import IMPLEMENTATIONS
 from sharpmax.jax.impl import _pallas, _tiles, pallas_gpu, pallas_tpu
 from sharpmax.jax.impl._pallas import Blocks
@@ -24,7 +24,6 @@ from sharpmax.policies import (
     Hard,
     Identity,
     LogLength,
-    Polynomial,
 )
 
 every_impl = pytest.mark.parametrize("impl", list(IMPLEMENTATIONS))
@@ -95,122 +94,6 @@ def test_without_a_batch() -> None:
     for one, other in zip(ours[:2], theirs, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)
     assert ours[2].mass.shape == (9, 4)
-
-
-def arguments(case: Case) -> tuple[list[jax.Array], dict[str, Any]]:
-    """Those of a case of the PyTorch tests: arrays in the layout of JAX, and the rest."""
-    options = dict(case.options)
-    causal, window = options["is_causal"], options["window"]
-    queries, keys = case.query.shape[2], case.key.shape[2]
-    call: dict[str, Any] = {"scale": options["scale"], "logits_soft_cap": options["softcap"]}
-    visible = None
-    if options["alignment"] == "upper_left":
-        call |= {"is_causal": causal, "local_window_size": None if window is None else window - 1}
-    else:
-        distance = torch.arange(keys) - torch.arange(queries)[:, None] - keys + queries
-        visible = distance <= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
-        if window is not None:
-            visible = visible & (distance.abs() < window)
-    mask = options.get("attn_mask")
-    if mask is not None and mask.dtype == torch.bool:
-        visible = mask if visible is None else mask & visible
-    elif mask is not None:
-        call["bias"] = _array(mask)
-    if visible is not None:
-        call["mask"] = _array(visible)
-    if "sink" in options:
-        call["sink"] = _array(options["sink"])
-    arrays = [_array(x.transpose(1, 2)) for x in (case.query, case.key, case.value)]
-    return arrays, call | {"policy": case.policy}
-
-
-def converted(case: Case, impl: str) -> tuple[torch.Tensor, sharpmax.RowStatistics]:
-    """A case of the PyTorch tests, run by JAX: the result in the layout of PyTorch."""
-    arrays, call = arguments(case)
-    output, statistics = sharpmax.jax.attention(
-        *arrays, implementation=impl, return_statistics=True, **call
-    )
-    assert output.dtype.name == str(case.query.dtype).removeprefix("torch.")
-    rows = [_tensor(x).transpose(1, 2) for x in statistics]
-    return _tensor(output).transpose(1, 2), sharpmax.RowStatistics(*rows)
-
-
-def _array(tensor: torch.Tensor) -> jax.Array:
-    if tensor.dtype == torch.bool:
-        return jnp.asarray(tensor.numpy())
-    return jnp.asarray(tensor.double().numpy()).astype(str(tensor.dtype).removeprefix("torch."))
-
-
-def _tensor(array: jax.Array) -> torch.Tensor:
-    return torch.from_numpy(np.array(array, "float64"))
-
-
-@every_impl
-def test_it_agrees_with_the_specification_on_the_cases_of_pytorch(impl: str) -> None:
-    # Drawing is the same for all, and compiling takes longest: "cpu" has nothing to compile.
-    count = 12 if impl == "cpu" else 3
-    with jax.enable_x64(True):
-        settings(max_examples=count)(given(case=cases())(lambda case: _agrees(impl, case)))()
-
-
-WITHOUT = {
-    "pallas_tpu": (torch.float64, torch.float16),
-    "pallas_gpu": (torch.float64,),
-}
-"""What an implementation documents not to serve."""
-
-
-def _agrees(impl: str, case: Case) -> None:
-    case.options["sink_role"] = "key"
-    exact, exact_statistics = case.exact()
-    reference, _ = case.run("reference")
-    with pytest.MonkeyPatch.context() as patch:
-        set_tiles(patch, 40, 100)
-        if case.query.dtype in WITHOUT.get(impl, ()):
-            with pytest.raises(NotImplementedError, match=r"query: .* got float"):
-                converted(case, impl)
-            return
-        output, statistics = converted(case, impl)
-    allowed = 4 * largest_error(reference, exact) + 8 * torch.finfo(case.query.dtype).eps
-    if isinstance(case.policy, EntropyTarget):
-        allowed += 2e-3
-    assert largest_error(output, exact) <= allowed
-    assert torch.equal(statistics.count, exact_statistics.count.double())
-    tolerance = 1e-10 if case.query.dtype == torch.float64 else 1e-4
-    assert largest_error(statistics.entropy(), exact_statistics.entropy()) <= tolerance
-
-
-SMOOTH = [Exponential(1.0), LogLength(train_length=8), Polynomial((-0.1, 1.0, 0.5), threshold=0.3)]
-
-
-def test_gradients_agree_with_those_of_pytorch() -> None:
-    """On the same cases, with those of the specification in double precision."""
-    drawn = cases(SMOOTH, [torch.float32, torch.float64])
-    with jax.enable_x64(True):
-        settings(max_examples=4)(given(case=drawn)(_gradients_agree))()
-
-
-def _gradients_agree(case: Case) -> None:
-    case.options["sink_role"] = "key"
-    arrays, call = arguments(case)
-    exact = case.double()
-    for each in (exact.query, exact.key, exact.value):
-        each.requires_grad_()
-    upstream = torch.cos(torch.arange(float(exact.query[..., :1].numel() * exact.value.shape[3])))
-    output = exact.run("reference")[0].transpose(1, 2)
-    (output * upstream.reshape(output.shape)).sum().backward()
-
-    def loss(arrays: list[jax.Array]) -> jax.Array:
-        ours = sharpmax.jax.attention(*arrays, implementation="cpu", **call)
-        return (ours.ravel() * upstream.numpy()).sum()
-
-    ours = jax.jit(jax.grad(loss))(arrays)
-    for one, other in zip(ours, (exact.query, exact.key, exact.value), strict=True):
-        expected = torch.zeros_like(other) if other.grad is None else other.grad
-        expected = expected.transpose(1, 2)
-        size = 1.0 + float(expected.abs().max()) if expected.numel() else 1.0
-        tolerance = 1e-9 if case.query.dtype == torch.float64 else 2e-4
-        assert largest_error(_tensor(one), expected) <= tolerance * size
 
 
 KINDS = {

@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 
 import sharpmax
-from attention_cases import implementations
+from attention_cases import of_tensors
 from sharpmax.nn import LearnedPolicy, SharpAttention
 from sharpmax.policies import Constant, EntropyTarget, Exponential, LogLength, Policy, Polynomial
 
@@ -31,7 +31,7 @@ def test_parameters_are_registered() -> None:
     assert policy.double().reference.dtype == torch.float64
 
 
-@implementations("numpy")
+@of_tensors()
 @pytest.mark.parametrize(
     ("policy", "learn"),
     [

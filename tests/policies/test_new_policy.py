@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 
 import sharpmax
-from attention_cases import implementations, precise
+from attention_cases import of_tensors, precise
 from sharpmax.models import Calibration
 from sharpmax.policies import EntropyTarget, Exponential, Neutral, Policy, parameter
 
@@ -64,7 +64,7 @@ def gradients(policy: Policy, impl: str, leaves: list[torch.Tensor], **options: 
     return [output, *torch.autograd.grad((output * weights).sum(), leaves)]
 
 
-@implementations("reference", "numpy")
+@of_tensors("reference")
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_values_and_gradients_of_attention(policy: Policy, impl: str) -> None:
     leaves = made(precise(impl))
@@ -75,7 +75,7 @@ def test_values_and_gradients_of_attention(policy: Policy, impl: str) -> None:
     assert (expected[0] - plain).abs().max() > 1e-3
 
 
-@implementations("reference", "composed", "numpy")
+@of_tensors("reference", "composed")
 @pytest.mark.parametrize("sink_role", ["key", "apart"])
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_with_all_that_shifts_logits(policy: Policy, sink_role: str, impl: str) -> None:
@@ -102,7 +102,7 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(function, (*made(), slope))
 
 
-@implementations("reference", "numpy")
+@of_tensors("reference")
 def test_the_largest_logits_may_tie(impl: str) -> None:
     # Whole numbers, so that logits tie exactly whatever the order of summation.
     query, key, value = (x.detach().round() for x in made(precise(impl)))
@@ -130,7 +130,7 @@ def test_compiled(policy: Policy) -> None:
     )
 
 
-@implementations("reference", "composed", "numpy")
+@of_tensors("reference", "composed")
 def test_batched(impl: str) -> None:
     query, key, value = (torch.stack([x, -x, x.flip(2)]).detach() for x in made(precise(impl)))
 

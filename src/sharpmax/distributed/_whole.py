@@ -94,7 +94,7 @@ def ulysses(
 def unsupported_by_ulysses(problem: Problem, ranks: int) -> str | None:
     """Say why heads cannot be divided among ranks, or None if they can."""
     heads, key_heads = problem.query.shape[1], problem.key.shape[1]
-    if heads % ranks:
+    if heads % ranks or not heads:
         return f"query: expected heads that divide among {ranks} ranks, got {heads}"
     if key_heads % ranks and ranks % max(key_heads, 1):
         return f"key: expected heads that divide among {ranks} ranks, or divide it, got {key_heads}"

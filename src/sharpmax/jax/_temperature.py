@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from sharpmax._statistics import RowStatistics
@@ -31,6 +32,7 @@ class Result(NamedTuple):
     statistics: RowStatistics | None
 
 
+@np.errstate(over="ignore")  # a beta beyond the range of single precision is infinite
 def attend(implementation: Any, problem: Problem, policy: Policy, measured: bool) -> Result:
     """Attend at the temperature of a policy.
 
