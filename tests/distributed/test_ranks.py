@@ -149,6 +149,7 @@ def test_lengths_that_zigzag_does_not_give(two: Pool) -> None:
         ({"method": "tree", "query_placement": "sharded"}, "method"),
         ({"query_placement": "somewhere"}, "query_placement"),
         ({"key_lengths": [3, 3]}, "key_lengths"),
+        ({"key_lengths": 20}, "key_lengths"),
         ({"policy": "sharp"}, "policy"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,7 +96,8 @@ def run(
     known = None
     if call.key_lengths is not None:
         own, _, *of_mask = lengths
-        known = [[n if call.sharded else own, n, *of_mask] for n in call.key_lengths]
+        given = [] if prepared is None else call.key_lengths
+        known = [[n if call.sharded else own, n, *of_mask] for n in given]
     device = on_device(query, ranks) if isinstance(query, Tensor) else torch.device("cpu")
     found = agree(ranks, settings, lengths, device, error, known)
     assert prepared is not None
@@ -136,7 +138,12 @@ def _prepare(
     batch, heads, queries = problem.rows
     keys = problem.key.shape[2]
     if call.key_lengths is not None:
-        expected = list(call.key_lengths)
+        try:
+            expected = [operator.index(n) for n in call.key_lengths]
+        except TypeError:
+            raise TypeError(
+                f"key_lengths: expected one integer per rank, got {call.key_lengths!r}"
+            ) from None
         if len(expected) != ranks.size or expected[ranks.rank] != keys:
             raise ValueError(
                 f"key_lengths: expected the keys of {ranks.size} ranks, {keys} on rank "
@@ -181,7 +188,7 @@ def _prepare(
         "query_placement": call.query_placement,
         "method": call.method,
         "order": call.order,
-        "key_lengths": None if call.key_lengths is None else list(call.key_lengths),
+        "key_lengths": None if call.key_lengths is None else [int(n) for n in call.key_lengths],
         "detach_temperature": bool(call.detach_temperature),
         "return_statistics": bool(call.measured),
         "gradients": gradients,
