@@ -65,6 +65,7 @@ def draw_gains(results: Results, half: str, path: Path) -> Path | None:
                 _draw_arm(axes, found[arm, measure], places, color, marker, arm)
             axes.axvline(0.0, color=style.SOFT, linewidth=0.9)
             axes.set_xlabel(label, fontsize=9)
+            axes.locator_params(axis="x", nbins=5)
             style.add_grid(axes)
         panels[0].set_yticks(
             range(len(infos)), [f"{info.name} ({info.classes})" for info in infos], fontsize=8.5

@@ -103,7 +103,8 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
     Returns:
         The file, or None if fewer than two sizes have been measured.
     """
-    chosen = chosen_arm(design_of(results), results, adaptive=True) or ""
+    design = design_of(results)
+    chosen = chosen_arm(design, results, adaptive=True) or ""
     arms = _STYLES | {chosen: (style.BLUE, "D")}
     found: dict[tuple[str, str], dict[int, Contrast]] = {}
     for arm in arms:
@@ -119,7 +120,8 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
     if len(sizes) < 2:
         return None
     # Means over different tables would not be comparable: the curve has those that have all sizes.
-    common = set.intersection(*(_tables(results, size, chosen) for size in sizes if size <= 10_000))
+    whole = [size for size in sizes if size <= design.report_size]
+    common = set.intersection(*(_tables(results, size, chosen) for size in whole))
     with style.new_figure(5.4) as figure:
         panels = figure.subplots(2, 3, sharex=True)
         for column, (measure, name) in enumerate(SHOWN.items()):
@@ -127,11 +129,21 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
             _draw_levels(top, results, sizes, measure, common, chosen)
             top.set_title(name, fontsize=9.5, loc="left")
             for place, (arm, (color, marker)) in enumerate(arms.items()):
-                _draw_differences(bottom, found[arm, measure], place - 1, color, marker, arm)
+                looks = {"color": color, "marker": marker}
+                at = found[arm, measure]
+                smaller = {size: each for size, each in at.items() if size in whole}
+                _draw_differences(bottom, smaller, place - 1, label=arm, **looks)
+                for size in at.keys() - smaller.keys():
+                    beside = (design.report_size, "plain")
+                    same = contrast(results, "report", beside[0], arm, beside, measure,
+                                    only=at[size].differences.keys())  # fmt: skip
+                    pair = {beside[0]: same, size: at[size]} if same else {size: at[size]}
+                    looks |= {"markerfacecolor": "white", "linestyle": ":"}
+                    _draw_differences(bottom, pair, place - 1, **looks)
             bottom.axhline(0.0, color=style.SOFT, linewidth=0.9)
-            bottom.set_xlabel("rows of the context", fontsize=9)
+            bottom.set_xlabel("rows of the context, thousands", fontsize=9)
             bottom.set_xscale("log")
-            bottom.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=8)
+            bottom.set_xticks(sizes, [f"{size / 1_000:.2g}" for size in sizes], fontsize=8)
             bottom.minorticks_off()
             for axes in (top, bottom):
                 style.add_grid(axes)
@@ -139,8 +151,9 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
         panels[1, 0].set_ylabel("arm minus plain softmax", fontsize=9)
         style.write_title(
             figure, "Tables held back: what sharper attention changes as the context grows",
-            f"Above: the {len(common)} tables that have all sizes up to 10,000, first split. "
-            "Below: mean difference with its 95% interval over tables.",
+            f"Above: the {len(common)} tables that have all sizes up to {design.report_size:,}, "
+            "first split. Below: mean difference, 95% interval over tables; hollow: tables with "
+            "more rows.",
         )  # fmt: skip
         handles = [each.get_legend_handles_labels()[0] for each in panels[:, 0]]
         style.write_legend(figure, [handles[0][0], *handles[1]], 0.85)
@@ -160,18 +173,15 @@ def _draw_levels(
         axes.plot(known, means, color=color, linewidth=1.3, marker=".", label=name)
 
 
-def _draw_differences(
-    axes: Any, found: dict[int, Contrast], shift: int, color: str, marker: str, arm: str
-) -> None:
+def _draw_differences(axes: Any, found: dict[int, Contrast], shift: int, **looks: Any) -> None:
     if not found:
         return
     x = [size * 1.06**shift for size in found]
     means = np.array([each.mean for each in found.values()])
     ends = np.array([[each.low, each.high] for each in found.values()]).T
     axes.errorbar(
-        x, means, np.abs(ends - means), color=color, marker=marker, markersize=4.5,
-        linewidth=1.2, elinewidth=0.9, label=arm,
-    )  # fmt: skip
+        x, means, np.abs(ends - means), markersize=4.5, linewidth=1.2, elinewidth=0.9, **looks
+    )
 
 
 def _sizes(results: Results) -> list[int]:

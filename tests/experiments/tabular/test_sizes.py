@@ -69,17 +69,22 @@ def test_splits_count_where_plain_has_them_too(results: Results) -> None:
     ]
 
 
-def test_few_tables_have_the_largest_sizes(results: Results) -> None:
-    for name, gain in (("t/0", 0.3), ("t/1", -0.1)):
+def test_few_tables_have_the_largest_sizes(results: Results, tmp_path: Path) -> None:
+    before = draw_sizes(results, tmp_path / "before.png")
+    for name, gain in zip(NAMES[2:], (0.3, -0.1, 0.1, 0.1, 0.1), strict=False):
         for arm, auc in (("plain", 0.5), (ARM, 0.5 + gain)):
             cell = Cell(name, 1, 20_000, arm)
             results.records[cell] = Record(cell, auc, auc, 1 - auc, 1 - auc, 1.0)
     *_, whole, same, larger = size_table(results).rows
     assert whole[:3] == ["10,000", "8", "2"]
-    assert same[:3] == ["10,000, these 2", "2", "2"]
-    assert larger[:3] == ["20,000", "2", "1"]
-    assert same[4] == f"{0.7 + 0.0025 + 0.01:.4f}"  # the third and fourth table, at 10,000 rows
+    assert same[:3] == ["10,000, these 5", "5", "2"]
+    assert larger[:3] == ["20,000", "5", "1"]
+    assert same[4] == f"{0.7 + 0.004 + 0.01:.4f}"  # the third to seventh table, at 10,000 rows
     assert larger[7].startswith("+0.1000")
+    after = draw_sizes(results, tmp_path / "after.png")
+    assert before is not None
+    assert after is not None
+    assert before.read_bytes() != after.read_bytes()
 
 
 def test_levels_are_of_the_splits_that_both_arms_have(results: Results) -> None:
