@@ -10,7 +10,7 @@ from typing import Any, Final
 from matplotlib.lines import Line2D
 
 from experiments.attention_speed.tables import length_label, thread_label
-from experiments.attention_speed.workloads import KINDS
+from experiments.attention_speed.workloads import APART, KINDS
 from experiments.common.timing import machine_line, read_benchmark
 from sharpmax.report._page import style
 
@@ -82,7 +82,7 @@ def draw_ratios(
     drawn = [
         record
         for record in result["records"]
-        if record["workload"] in workloads and record["workload"] != "comparison"
+        if record["workload"] in workloads and record["workload"] not in APART
     ]
     kinds = [kind for kind in KINDS if any(record["workload"] == kind for record in drawn)]
     if not kinds:

@@ -6,19 +6,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.attention_speed import compilation, roofline
+from experiments.attention_speed import compilation, overhead, roofline
 from experiments.attention_speed.tpu import tpu_tables
-from experiments.attention_speed.workloads import KINDS
+from experiments.attention_speed.workloads import APART, KINDS, TARGETS
 from experiments.common.timing import machine_line, read_benchmark, verdict
+from sharpmax._files import read_json
 from sharpmax.report._page.tables import Table
 
 __all__ = [
     "all_tables",
     "comparison_table",
     "details_tables",
+    "few_table",
     "headline_table",
     "length_label",
     "pages",
+    "precision_table",
     "profile_table",
     "tables",
     "targets_table",
@@ -31,6 +34,9 @@ TEXTBOOK_TARGET, TEXTBOOK_LENGTH = 8.0, 4096
 GROWTH_TARGET, GROWTH_LENGTHS = 1.3, (8192, 131072)
 """Largest growth of the curve's ratio between these numbers of keys."""
 
+SPREAD_TARGET = 0.67
+"""Largest time with two threads relative to one, for few rows over one key head."""
+
 Record = dict[str, Any]
 
 
@@ -39,7 +45,8 @@ def tables(results: Path) -> dict[str, str]:
 
     Args:
         results: Folder of `benchmark.json`, `avx2/benchmark.json`, `profile.json`,
-            `compilation.json`, `roofline.json`, `jax.json` and `tpu.json`.
+            `rows/benchmark.json`, `overhead.json`, `compilation.json`, `roofline.json`, `jax.json`
+            and `tpu.json`.
 
     Returns:
         Markdown by name.
@@ -51,6 +58,11 @@ def tables(results: Path) -> dict[str, str]:
         found["attention-comparison"] = comparison_table(benchmark)
     if benchmark := _read(results / "avx2" / "benchmark.json"):
         found["attention-avx2"] = targets_table(benchmark)
+    if benchmark := _read(results / "rows" / "benchmark.json"):
+        found["attention-precision"] = precision_table(benchmark)
+        found["attention-few"] = few_table(benchmark)
+    if (results / "overhead.json").exists():
+        found["attention-overhead"] = overhead.table(read_json(results / "overhead.json"))
     if profile := _read(results / "profile.json"):
         found["attention-profile"] = profile_table(profile)
     if compiled := _read(results / "compilation.json"):
@@ -89,7 +101,8 @@ def pages(results: Path) -> dict[str, str]:
 
 def all_tables(result: Record) -> list[Table]:
     """Return the tables of a run that have rows, for the terminal."""
-    found = [*details_tables(result), comparison_table(result), targets_table(result)]
+    own = [comparison_table(result), precision_table(result), few_table(result)]
+    found = [*details_tables(result), *own, targets_table(result)]
     return [table for table in found if table.rows]
 
 
@@ -117,8 +130,8 @@ def targets_table(result: Record) -> Table:
     threads = result["settings"]["threads"]
     rows = []
     for (kind, policy), records in _grouped(_own(result), "workload", "policy"):
-        target, stretch = records[0]["target"], records[0]["stretch_target"]
-        if target is not None:
+        if kind in TARGETS:
+            target, stretch = TARGETS[kind]
             worst = max(record["ratio"] for record in records)
             met = "stretch target met" if worst <= stretch else verdict(worst, target)
             title = KINDS[kind]
@@ -153,6 +166,56 @@ def comparison_table(result: Record) -> Table:
         title="Other implementations, time relative to scaled_dot_product_attention",
         caption=caption,
         words=2,
+    )
+
+
+def precision_table(result: Record) -> Table:
+    """Return one row per inputs and dtype, compared with PyTorch and with single precision."""
+    threads = result["settings"]["threads"]
+    rows = []
+    by_inputs = _grouped(_of_kind(result, "precision"), "queries", "length", "width", "heads")
+    for (queries, length, width, _), records in by_inputs:
+        single = {
+            each["threads"]: each["seconds"] for each in records if each["dtype"] == "float32"
+        }
+        work = "decode, one query" if queries == 1 else f"prefill, {length_label(queries)}"
+        for (dtype,), same in _grouped(records, "dtype"):
+            relative = {each["threads"]: each["seconds"] / single[each["threads"]] for each in same}
+            cells = [_readable(relative[count]) for count in threads]
+            rows.append(
+                [work, length_label(length), str(width), dtype, *_ranges(same, threads), *cells]
+            )
+    ratios = [f"to PyTorch's, {thread_label(count)}" for count in threads]
+    relative_to = [f"to float32, {thread_label(count)}" for count in threads]
+    return Table(
+        ["work", "keys", "width", "inputs", *ratios, *relative_to],
+        rows,
+        title="Time by the dtype of the inputs, relative to PyTorch's and to sharpmax in float32",
+        caption=_caption(result, dtype=False),
+        words=1,
+    )
+
+
+def few_table(result: Record) -> Table:
+    """Return one row per number of rows and keys: do few rows use all threads?"""
+    threads = result["settings"]["threads"]
+    found = []
+    by_inputs = _grouped(_of_kind(result, "few"), "length", "queries")
+    for (length, queries), records in by_inputs:
+        seconds = {each["threads"]: each["seconds"] for each in records}
+        row = [str(queries), length_label(length), *_ranges(records, threads)]
+        gain = seconds[2] / seconds[1] if {1, 2} <= seconds.keys() else None
+        judged = ["", "", ""]
+        if gain is not None:
+            bound = verdict(gain, SPREAD_TARGET)
+            judged = [_readable(gain), f"≤ {SPREAD_TARGET:g}", bound]
+        found.append([*row, *judged])
+    ratios = [f"to PyTorch's, {thread_label(count)}" for count in threads]
+    return Table(
+        ["rows", "keys", *ratios, "2 threads to 1", "target", "verdict"],
+        found,
+        title="Few rows over one key head: time relative to PyTorch's, and by threads",
+        caption=_caption(result),
     )
 
 
@@ -260,12 +323,16 @@ def _is_ours(implementation: str) -> bool:
 
 def _own(result: Record) -> list[Record]:
     """Return the records of sharpmax, in the order of `KINDS`."""
-    records = [each for each in result["records"] if each["workload"] != "comparison"]
+    records = [each for each in result["records"] if each["workload"] not in APART]
     return sorted(records, key=lambda record: list(KINDS).index(record["workload"]))
 
 
 def _compared(result: Record) -> list[Record]:
-    return [each for each in result["records"] if each["workload"] == "comparison"]
+    return _of_kind(result, "comparison")
+
+
+def _of_kind(result: Record, kind: str) -> list[Record]:
+    return [each for each in result["records"] if each["workload"] == kind]
 
 
 def _grouped(
@@ -306,9 +373,9 @@ def thread_label(threads: int) -> str:
     return "1 thread" if threads == 1 else f"{threads} threads"
 
 
-def _caption(result: Record) -> str:
+def _caption(result: Record, dtype: bool = True) -> str:
     where = machine_line(result, {"torch": "PyTorch"})
     on = f"{result['device']}, " if result.get("device") else ""
-    dtype = result["settings"].get("dtype", "float32")
+    inputs = f"{result['settings'].get('dtype', 'float32')}, " if dtype else ""
     kernels = f", kernels {result['kernels']}" if "kernels" in result else ""
-    return f"{dtype}, {on}{where}{kernels}. Written by `{result['command']}`."
+    return f"{inputs}{on}{where}{kernels}. Written by `{result['command']}`."

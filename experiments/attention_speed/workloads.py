@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from experiments.attention_speed.inputs import Character, Shape
 from sharpmax.policies import EntropyTarget, Exponential, Paper, Policy
 
 __all__ = [
+    "APART",
     "COMPILED",
     "KINDS",
     "OWN",
@@ -48,17 +49,22 @@ KINDS = {
     "backward": "forward + backward",
     "curve": "256 queries, n keys",
     "comparison": "other implementations",
+    "precision": "float32, bfloat16, float16",
+    "few": "9 to 24 rows over one key head",
     "memory": "memory",
     "profile": "profile",
 }
 """Kinds of workload, and their titles in tables and figures."""
+
+APART = ("comparison", "precision", "few")
+"""Kinds that have tables of their own."""
 
 TARGETS: dict[str, tuple[float, float]] = {
     "prefill": (1.25, 1.0),
     "sharp": (1.0, 0.7),
     "decode": (1.05, 0.8),
     "statistics": (0.8, 0.6),
-    "entropy-target": (2.0, 1.5),
+    "entropy-target": (1.5, 1.1),
     "backward": (1.5, 1.1),
 }
 """Target and stretch target of the ratio, for the kinds that have them."""
@@ -73,6 +79,9 @@ POLICIES: dict[Character, dict[str, Policy]] = {
 }
 """Policies by name, with parameters at which they act on such rows."""
 
+WIDTHS = (64, 128)
+"""Widths of queries, keys and values."""
+
 _TWO = ("Paper", "Exponential")
 
 
@@ -85,6 +94,7 @@ class Workload:
         shape: Shape and character of the inputs.
         policy: Name of a policy, or None.
         method: What is computed.
+        dtype: That of the inputs; None for that of the run.
 
     Example:
         >>> decode = next(each for each in full_workloads() if each.kind == "decode")
@@ -96,6 +106,7 @@ class Workload:
     shape: Shape
     policy: str | None = None
     method: Method = "forward"
+    dtype: str | None = None
 
     @property
     def name(self) -> str:
@@ -107,13 +118,15 @@ class Workload:
             "causal" if shape.is_causal else "full",
             self.method if self.method not in OWN else None,
             self.policy,
+            self.dtype,
         ]
         return ", ".join(part for part in parts if part)
 
     @property
     def group(self) -> tuple[Any, ...]:
         """Workloads of the same group are timed in turn, against the same baseline."""
-        return self.shape, self.method == "forward and backward", self.kind == "comparison"
+        backward, apart = self.method == "forward and backward", self.kind == "comparison"
+        return self.shape, backward, apart, self.dtype
 
 
 def _square(
@@ -169,6 +182,22 @@ def _comparison(length: int, other: Sequence[Method]) -> Iterator[Workload]:
             yield Workload("comparison", shape, policy, method)
 
 
+def _precision(length: int, keys: int) -> Iterator[Workload]:
+    """Yield prefill and decoding, each in three dtypes."""
+    square = Shape(queries=length, keys=length, heads=2, key_heads=2)
+    shapes = [
+        *(replace(square, width=width) for width in WIDTHS),
+        Shape(queries=1, keys=keys, width=128, heads=32, key_heads=8),
+    ]
+    for shape, dtype in itertools.product(shapes, ("float32", "bfloat16", "float16")):
+        yield Workload("precision", shape, "Exponential", dtype=dtype)
+
+
+def _few(lengths: Sequence[int]) -> Iterator[Workload]:
+    for length, rows in itertools.product(lengths, (9, 16, 24)):
+        yield Workload("few", Shape(queries=rows, keys=length), "Exponential")
+
+
 def full_workloads() -> list[Workload]:
     """Return all workloads, in the order in which they run.
 
@@ -176,7 +205,7 @@ def full_workloads() -> list[Workload]:
         >>> sorted({each.shape.keys for each in full_workloads() if each.kind == "prefill"})
         [1024, 4096, 8192, 16384]
     """
-    lengths, widths = (1024, 4096, 8192, 16384), (64, 128)
+    lengths, widths = (1024, 4096, 8192, 16384), WIDTHS
     return [
         *_prefill(lengths, widths),
         *_square("sharp", lengths, widths, character="sharp"),
@@ -184,6 +213,8 @@ def full_workloads() -> list[Workload]:
         *_square("backward", (1024, 4096), widths, method="forward and backward"),
         *_curve([1024 * 2**power for power in range(8)]),
         *_comparison(4096, (*COMPILED, "entmax by bisection")),
+        *_precision(4096, 32768),
+        *_few((4096, 32768)),
     ]
 
 
@@ -201,4 +232,6 @@ def quick_workloads() -> list[Workload]:
         *_square("backward", (512,), (64,), method="forward and backward"),
         *_curve((1024, 4096)),
         *_comparison(512, ("entmax by bisection",)),
+        *_precision(256, 1024),
+        *_few((1024,)),
     ]

@@ -50,6 +50,8 @@ def test_records_are_tidy() -> None:
         assert record["rounds"] >= 1
     expected = KINDS.keys() - {"memory", "profile", "decode"}
     assert {record["workload"] for record in records} == expected
+    dtypes = {each["dtype"] for each in records if each["workload"] == "precision"}
+    assert dtypes == {"float32", "bfloat16", "float16"}
     sharp = [record for record in records if record["workload"] == "sharp"]
     assert min(record["least_largest_weight"] for record in sharp) >= 0.99
     implementations = {

@@ -10,7 +10,9 @@ from experiments.attention_speed.figures import HEADLINES, draw_comparison, draw
 from experiments.attention_speed.tables import (
     comparison_table,
     details_tables,
+    few_table,
     headline_table,
+    precision_table,
     targets_table,
 )
 
@@ -67,7 +69,7 @@ def test_targets_and_verdicts(result: dict[str, Any]) -> None:
     assert rows == {
         "prefill, Paper": ["0.50 to 1.50", "0.80", "≤ 1.25", "≤ 1", "missed by 20.0%"],
         "prefill, Exponential": ["0.90", "", "≤ 1.25", "≤ 1", "stretch target met"],
-        "prefill, sharp rows, Exponential": ["1.10", "", "≤ 1.25", "≤ 1", "met"],
+        "prefill, sharp rows, Exponential": ["1.10", "", "≤ 1", "≤ 0.7", "missed by 10.0%"],
         "textbook relative to sharpmax, 4k, full": ["10.0", "7.20", "≥ 8", "", "missed by 10.0%"],
         "ratio at 128k keys relative to 8k": ["", "1.20", "≤ 1.3", "", "met"],
         "extra MiB per thread, 16k keys": ["2.00", "", "≤ 8", "", "met"],
@@ -92,6 +94,34 @@ def test_comparison_and_headlines(result: dict[str, Any]) -> None:
     assert list(first) == ["sharpmax: prefill", "4k to 16k", "0.50 to 1.50", "0.80"]
     assert list(last) == ["textbook, full", "4k", "9.00", "9.00"]
     assert "Abacus" in headline_table(result).caption
+
+
+def test_dtypes_are_compared_with_pytorch_and_with_single_precision(
+    result: dict[str, Any],
+) -> None:
+    shape = {"queries": 1, "heads": 32}
+    result["records"] += [
+        _record("precision", 0.5, dtype="float32", seconds=0.004, **shape),
+        _record("precision", 0.8, dtype="bfloat16", seconds=0.001, **shape),
+        _record("precision", 0.5, dtype="float32", seconds=0.002, threads=2, **shape),
+        _record("precision", 0.7, dtype="bfloat16", seconds=0.001, threads=2, **shape),
+    ]
+    single, half = map(list, precision_table(result).rows)
+    assert single == ["decode, one query", "4k", "64", "float32", "0.50", "0.50", "1.00", "1.00"]
+    assert half == ["decode, one query", "4k", "64", "bfloat16", "0.80", "0.70", "0.25", "0.50"]
+    assert not any("float32, bfloat16" in row[0] for row in headline_table(result).rows)
+
+
+def test_few_rows_are_judged_by_what_a_second_thread_gains(result: dict[str, Any]) -> None:
+    result["records"] += [
+        _record("few", 0.5, queries=9, seconds=0.002),
+        _record("few", 0.4, queries=9, seconds=0.0011, threads=2),
+        _record("few", 0.5, queries=24, seconds=0.002),
+        _record("few", 0.9, queries=24, seconds=0.0018, threads=2),
+    ]
+    good, bad = map(list, few_table(result).rows)
+    assert good == ["9", "4k", "0.50", "0.40", "0.55", "≤ 0.67", "met"]
+    assert bad == ["24", "4k", "0.50", "0.90", "0.90", "≤ 0.67", "missed by 34.3%"]
 
 
 def test_every_row_has_all_columns(result: dict[str, Any]) -> None:

@@ -29,6 +29,10 @@ def test_full_workloads_are_those_of_the_document() -> None:
     assert seen("decode", "keys") == {4096, 32768, 131072}
     assert (seen("decode", "heads"), seen("decode", "key_heads")) == ({32}, {8})
     assert seen("curve", "keys") == {1024 * 2**power for power in range(8)}
+    assert seen("few", "queries") == {9, 16, 24}
+    assert (seen("few", "heads"), seen("few", "key_heads")) == ({1}, {1})
+    dtypes = {each.dtype for each in workloads if each.kind == "precision"}
+    assert dtypes == {"float32", "bfloat16", "float16"}
     methods = {kind: {each.method for each in workloads if each.kind == kind} for kind in KINDS}
     assert methods["backward"] == {"forward and backward"}
     assert set(COMPILED) <= methods["comparison"]
