@@ -180,7 +180,7 @@ def test_messages_of_one_call(two: Pool) -> None:
     assert two.call(messages, *ring)[0] == ["all_gather", *["batch_isend_irecv"] * 2]
 
 
-@pytest.mark.parametrize("method", ["tree", "ring"])
+@pytest.mark.parametrize("method", ["tree", "ring", "all_gather", "ulysses"])
 def test_a_killed_rank_ends_the_others_with_a_message(method: str) -> None:
     timeout = 20.0
     pool = Pool(2, timeout=timeout)
