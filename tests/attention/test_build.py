@@ -153,8 +153,9 @@ def test_processes_that_come_at_once_compile_once(cache: Path, tmp_path: Path) -
         lambda library: os.truncate(library, library.stat().st_size // 2),
         lambda library: library.write_bytes(library.read_bytes()[:-1] + b"?"),
         lambda library: library.with_name(f"{library.name}.sha256").unlink(),
+        lambda library: library.with_name(f"{library.name}.sha256").write_bytes(b"\xff\xfe\x00"),
     ],
-    ids=["cut off", "changed", "no digest"],
+    ids=["cut off", "changed", "no digest", "digest changed"],
 )
 @pytest.mark.usefixtures("cache")
 def test_a_damaged_library_is_compiled_again(
@@ -192,6 +193,16 @@ def test_what_another_user_can_write_is_not_loaded(
     with pytest.raises(_build.CacheError, match=f"refused .*, because {who}; remove it or make"):
         _build.load()
     assert "TORCH_EXTENSIONS_DIR" in str(_build.failure())
+
+
+def test_a_cache_that_another_user_can_exchange_is_not_used(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled()
+    cache.parent.chmod(0o777)
+    monkeypatch.setattr(ctypes, "CDLL", None)
+    with pytest.raises(_build.CacheError, match=r"refused .*, because every user can write to it"):
+        _build.load()
 
 
 @pytest.mark.usefixtures("cache")

@@ -86,14 +86,25 @@ def _check_owner(*paths: Path) -> None:
             )
 
 
-def _digest_of(library: Path) -> str:
-    return hashlib.sha256(library.read_bytes()).hexdigest()
+def _check_above(folder: Path) -> None:
+    """Refuse a folder that any user can exchange for another, since one above it is open to all."""
+    for path in folder.resolve().parents:
+        mode = path.stat().st_mode
+        if mode & 0o002 and not mode & stat.S_ISVTX:
+            raise CacheError(
+                f"{path}: refused as a place of compiled code, because every user can write to it; "
+                f"close it (chmod o-w), or {_OWN_CACHE}"
+            )
+
+
+def _digest_of(library: Path) -> bytes:
+    return hashlib.sha256(library.read_bytes()).hexdigest().encode()
 
 
 def _is_intact(library: Path) -> bool:
     """Whether the library is there as it was compiled; loading half of one can end the process."""
     noted = library.with_name(f"{library.name}.sha256")
-    return library.exists() and noted.exists() and noted.read_text() == _digest_of(library)
+    return library.exists() and noted.exists() and noted.read_bytes() == _digest_of(library)
 
 
 def _missing() -> str:
@@ -126,7 +137,7 @@ def _make(library: Path) -> None:
             ) from None
         target.chmod(0o700)
         noted = target.with_name(f"{target.name}.sha256")
-        noted.write_text(_digest_of(target))
+        noted.write_bytes(_digest_of(target))
         noted.replace(library.parent / noted.name)
         target.replace(library)
 
@@ -165,6 +176,7 @@ def _compiled() -> Path:
         for folder in folders:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_owner(*folders)
+        _check_above(folders[0])
         if not _is_intact(library):
             with locked(library.parent, wait=True):
                 if not _is_intact(library):
