@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from experiments.reliability.cases import Case, make_case
 from experiments.reliability.compare import Outcome, check
+from sharpmax import kernels
 from sharpmax._attention.api import IMPLEMENTATIONS
 from sharpmax._files import check_settings, machine, read_sealed, versions, write_sealed
 
@@ -66,6 +67,7 @@ class Campaign:
         wrong: The cases that are wrong, by number: reason by implementation, and a description.
         mended: Cases that were wrong and are not any more, likewise.
         only: The implementations that all cases go through; none means the usual choice.
+        instructions: The vector instructions that the CPU kernels chose, of every run.
     """
 
     seed: int
@@ -75,6 +77,7 @@ class Campaign:
     wrong: dict[str, dict[str, Any]] = field(default_factory=dict)
     mended: dict[str, dict[str, Any]] = field(default_factory=dict)
     only: list[str] = field(default_factory=list)
+    instructions: list[str] = field(default_factory=list, compare=False)
 
     def advance(self, until: int) -> Iterator[Case]:
         """Try the cases up to number `until`, and yield those that are wrong.
@@ -143,6 +146,8 @@ class Campaign:
 
     def save(self, path: Path, command: str) -> Path:
         """Write the campaign with the command and the versions behind it, sealed."""
+        if not self.only or "cpu" in self.only:
+            self.instructions = sorted({*self.instructions, kernels.instructions()})
         made = {"command": command, "versions": versions(("torch",)), "machine": machine()}
         return write_sealed(path, KIND, made | asdict(self))
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from experiments.common.command import Output, current_command, say
 from experiments.common.documents import EXPERIMENTS
 from experiments.reliability.bugs import BUGS, Bug
-from sharpmax._files import machine, read_sealed, versions, write_sealed
+from sharpmax._files import locked, machine, read_sealed, versions, write_sealed
 
 __all__ = ["attempts", "mutations", "planted"]
 
@@ -75,6 +75,8 @@ def mutations(
     Takes about half an hour on two cores: a bug in the kernels is compiled first. The exit status
     is 1 if a bug survives.
     """
+    output.mkdir(parents=True, exist_ok=True)
+    context.with_resource(locked(output))
     console, found = Console(), attempts(output)
     chosen = [
         bug

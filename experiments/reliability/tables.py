@@ -82,10 +82,11 @@ def kinds_table(campaign: Campaign) -> Table:
                 continue  # it is not installed
             numbers = (tally.cases + bad, tally.refused, tally.rows, tally.undecided, bad)
             rows.append([NAMES[kind], f"`{name}`", *(f"{number:,}" for number in numbers)])
+    on = f", kernels {' and '.join(campaign.instructions)}" if campaign.instructions else ""
     return Table(
         ["kind", "`impl`", "cases", "refused", "rows compared", "undecided", "wrong cases"],
         rows,
-        caption=f"{campaign.done:,} cases, seed {campaign.seed}. For gradients, a row is the"
+        caption=f"{campaign.done:,} cases, seed {campaign.seed}{on}. For gradients, a row is the"
         " gradient of one tensor.",
         words=2,
     )

@@ -11,6 +11,7 @@ from experiments.reliability.__main__ import app
 from experiments.reliability.campaign import Campaign
 from experiments.reliability.compare import Outcome
 from experiments.reliability.tables import kinds_table, worst_table
+from sharpmax import kernels
 from sharpmax._files import SettingsChangedError
 
 
@@ -21,6 +22,8 @@ def test_a_resumed_campaign_is_an_undisturbed_one(tmp_path: Path) -> None:
     list(first.advance(9))
     first.save(path, "run")
     second = Campaign.resume(path, 3)
+    assert second.instructions == [kernels.instructions()]
+    assert f"seed 3, kernels {kernels.instructions()}." in kinds_table(second).caption
     list(second.advance(16))
     assert second == whole
     with pytest.raises(SettingsChangedError, match="seed 3, not 4"):

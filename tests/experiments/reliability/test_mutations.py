@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from experiments.reliability import mutations
+from experiments.reliability.__main__ import app
 from experiments.reliability.bugs import BUGS, Bug
 from experiments.reliability.mutations import NotPlantedError, planted
 from experiments.reliability.tables import mutations_table, pages
@@ -48,3 +50,10 @@ def test_first_and_last_attempts_are_counted(tmp_path: Path) -> None:
         f"| {BUGS[0].name} | `{BUGS[0].file}` | survived | caught | `a::test` |"
         in pages(tmp_path)["mutations.md"]
     )
+
+
+@pytest.mark.usefixtures("holder")
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["mutations", "--output", str(tmp_path / "held")])
+    assert result.exit_code == 1
+    assert "another run is writing to this folder" in str(result.exception)
