@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -198,6 +200,22 @@ def test_bit_identical_again_and_close_whatever_the_threads() -> None:
             assert torch.equal(one, other)
         for one, other in zip(results[0], results[k], strict=True):
             torch.testing.assert_close(one, other)
+
+
+@implementations("jax", "ranks", "triton")  # adapters and the interpreter are not for threads
+def test_threads_that_call_at_once(impl: str) -> None:
+    def work(number: int) -> list[torch.Tensor]:
+        query, key, value = made(1, 2, 30 + 60 * number, 16, seed=number)
+        query.requires_grad_(impl != "numpy")
+        output = run(query, key, value, policy=Exponential(1.0), is_causal=True, impl=impl)
+        if impl == "numpy":
+            return [output]
+        return [output.detach(), *torch.autograd.grad(output.square().sum(), query)]
+
+    alone = [work(number) for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        for number, found in enumerate(pool.map(work, [*range(6)] * 10)):
+            torch.testing.assert_close(found, alone[number % 6])
 
 
 @implementations("jax", "ranks")  # which compile it, or warn in processes of their own
