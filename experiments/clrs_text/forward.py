@@ -44,7 +44,7 @@ def training_logits(model: PreTrainedModel, batch: Batch, attend: Attend) -> Ten
             each.view(examples, count, -1, own.head_dim).transpose(1, 2)
             for each in _products(normed, own.q_proj, own.k_proj, own.v_proj)
         )
-        mixed = attend(number, queries, keys, values).transpose(1, 2).reshape(-1, width)
+        mixed = attend(number, queries, keys, values).transpose(1, 2).flatten(2).flatten(0, 1)
         states = states.view(-1, width)
         if number == len(layers) - 1:
             states, mixed = states[rows], mixed[rows]
@@ -67,4 +67,4 @@ def _products(states: Tensor, *projections: Any) -> tuple[Tensor, ...]:
     """Apply several projections as one."""
     weights = [each.weight for each in projections]
     product = F.linear(states, torch.cat(weights))
-    return product.split([len(weight) for weight in weights], dim=-1)
+    return torch.split(product, [len(weight) for weight in weights], dim=-1)

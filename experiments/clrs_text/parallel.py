@@ -73,6 +73,8 @@ def _train_and_test(study: Study, cell: _Cell, tell: Tell) -> None:
     """Train and test one seed of arms that share weights; the results are in their folders."""
     arms, seed = cell
     for arm in arms:
-        study.train_and_test(
-            arm, seed, lambda at, arm=arm: tell((arm, at)), lambda what, arm=arm: tell((arm, what))
-        )
+        study.train_and_test(arm, seed, *(partial(_say, tell, arm),) * 2)
+
+
+def _say(tell: Tell, arm: Arm, news: Progress | str) -> None:
+    tell((arm, news))
