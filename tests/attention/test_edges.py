@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,6 +208,21 @@ def test_what_is_no_number_or_too_small_is_refused() -> None:
         sharpmax.attention(*tensors, softcap=1e-40)
     with pytest.raises(ValueError, match="scale: expected a finite number, got nan"):
         sharpmax.attention(*tensors, scale=np.float64("nan"))
+    with pytest.raises(ValueError, match="scale: expected a finite number, got one beyond"):
+        sharpmax.attention(*tensors, scale=10**400)
+    for dtype, beyond in ((torch.float32, (1e300, -4e38, 1e-40)), (torch.float64, (5e-324,))):
+        for scale in beyond:
+            with pytest.raises(ValueError, match="scale: expected 0 or a normal number"):
+                sharpmax.attention(*(x.to(dtype) for x in tensors), scale=scale)
+
+
+@every_impl
+@few_or_many
+@pytest.mark.parametrize("scale", [0.0, 3.4e38, 2.0**-126])
+def test_a_scale_at_the_ends_of_the_range(impl: str, queries: int, scale: float) -> None:
+    query, key, value = problem([0.0, 1.0, 0.5], queries)
+    output = attend(query, key, value, scale=scale, policy=Hard(), impl=impl)
+    torch.testing.assert_close(output, torch.full_like(output, 1.0))
 
 
 @implementations("ranks ulysses")  # which needs some
@@ -346,6 +362,17 @@ def test_a_policy_keeps_the_numbers_that_it_was_given() -> None:
     policy = Exponential(given)
     given[0] = 9.0
     assert policy.reference.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "other", [torch.Tensor.to_sparse, torch.Tensor.to_mkldnn], ids=["sparse", "mkldnn"]
+)
+def test_tensors_that_are_not_dense_are_refused_by_name(other: Any) -> None:
+    tensors = {name: torch.ones(1, 2, 9, 4) for name in ("query", "key", "value")}
+    tensors |= {"attn_mask": torch.ones(1, 2, 9, 9), "sink": torch.ones(2)}
+    for name in tensors:
+        with pytest.raises(TypeError, match=f"{name}: expected a dense tensor, got one of layout"):
+            sharpmax.attention(**tensors | {name: other(tensors[name])})
 
 
 @pytest.mark.parametrize("settings", [{"scale": 0.5}, {"softcap": 2.0, "window": 4}])

@@ -246,6 +246,7 @@ def test_a_scale_can_be_learned() -> None:
         ({"mask": np.ones((9, 11))}, "mask: expected booleans, got float"),
         ({"bias": np.ones((3, 9, 11))}, "bias: expected a shape that broadcasts to"),
         ({"sink": np.ones(3, "float32")}, "sink: expected one logit per query head"),
+        ({"scale": 1e300}, "scale: expected 0 or a normal number"),
         ({"logits_soft_cap": 0.0}, "logits_soft_cap: expected a number of at least"),
         ({"local_window_size": 1.5}, "local_window_size: expected integers, got 1.5"),
         ({"key_value_seq_lengths": np.ones(3, int)}, "key_value_seq_lengths: expected shape"),

@@ -134,6 +134,7 @@ def fold(
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name}: expected a torch tensor, got {type(tensor).__name__}")
+        _check_layout(name, tensor)
         if tensor.ndim < 2:
             raise ValueError(
                 f"{name}: expected shape [..., heads, length, width], got {tuple(tensor.shape)}"
@@ -256,7 +257,13 @@ def check(
     return Problem(query, key, value, attn_mask, sink, *settings, dropout=float(dropout))
 
 
+def _check_layout(name: str, tensor: Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+
+
 def _check_tensor(name: str, tensor: Tensor, query: Tensor) -> None:
+    _check_layout(name, tensor)
     if tensor.dtype not in FLOATING:
         expected = ", ".join(str(dtype) for dtype in FLOATING)
         raise TypeError(f"{name}: expected one of {expected}, got {tensor.dtype}")
@@ -275,6 +282,7 @@ def _check_device(name: str, tensor: Tensor, query: Tensor) -> None:
 def _check_sink(sink: Any, query: Tensor) -> None:
     if not isinstance(sink, Tensor) or not sink.is_floating_point():
         raise TypeError(f"sink: expected a floating tensor, got {getattr(sink, 'dtype', sink)!r}")
+    _check_layout("sink", sink)
     if tuple(sink.shape) != (query.shape[1],):
         raise ValueError(
             f"sink: expected one logit per query head, shape ({query.shape[1]},), "
@@ -290,6 +298,7 @@ def check_mask(mask: Any, query: Tensor, shape: tuple[int, int, int, int]) -> Te
         raise TypeError(f"attn_mask: expected a boolean or floating tensor, got {came}")
     if mask.is_floating_point() and mask.dtype not in FLOATING:
         raise TypeError(f"attn_mask: expected a boolean or floating tensor, got {mask.dtype}")
+    _check_layout("attn_mask", mask)
     _check_device("attn_mask", mask, query)
     try:
         return mask.broadcast_to(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from typing import Any, Literal, NamedTuple
 
 Alignment = Literal["upper_left", "lower_right"]
@@ -11,6 +12,9 @@ SinkRole = Literal["key", "apart"]
 
 _FARTHEST = 1 << 40
 """No window has to reach farther; sums of it and a position stay integers of 64 bits."""
+
+
+_LARGEST = int(sys.float_info.max)
 
 
 class Settings(NamedTuple):
@@ -47,7 +51,15 @@ def resolve(
     Raises:
         TypeError, ValueError: naming the argument, what was expected and what came.
     """
-    scale = 1.0 / math.sqrt(max(width, 1)) if scale is None else number("scale", scale)
+    if scale is None:
+        scale = 1.0 / math.sqrt(max(width, 1))
+    else:
+        scale = number("scale", scale)
+        # Beyond four times the inverse of the smallest number there are none.
+        if scale != 0 and not smallest <= abs(scale) < 4 / smallest:
+            raise ValueError(
+                f"scale: expected 0 or a normal number of the dtype of the statistics, got {scale}"
+            )
     if softcap is not None:
         softcap = number("softcap", softcap)
         if softcap < smallest:
@@ -88,6 +100,8 @@ def number(name: str, value: Any) -> float:
         if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
             raise TypeError(f"{name}: expected a number, got {value!r}")
         value = float(value)
+    elif type(value) is int and abs(value) > _LARGEST:
+        raise ValueError(f"{name}: expected a finite number, got one beyond the range of floats")
     found: float = value
     # In this form a compiler can follow it: infinity and NaN leave NaN.
     if found - found != 0:

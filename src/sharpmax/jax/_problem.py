@@ -178,7 +178,7 @@ def check(
         _check_lengths("query_seq_lengths", query_seq_lengths, batch),
         _check_lengths("key_value_seq_lengths", key_value_seq_lengths, batch),
         None if axis_name is None else jax.lax.axis_index(axis_name) * keys,
-        _number("scale", scale),
+        _scale(scale, query),
         0.0 if logits_soft_cap is None else _soft_cap(logits_soft_cap, query),
         left,
         right,
@@ -315,9 +315,23 @@ def _whole(value: Any) -> int:
     return max(min(operator.index(value), 1 << 30), -(1 << 30))
 
 
+def _smallest(query: Array) -> float:
+    """The smallest normal number of the dtype of the statistics."""
+    return float(jnp.finfo(jnp.promote_types(query.dtype, jnp.float32)).tiny)
+
+
+def _scale(value: Any, query: Array) -> float:
+    number, smallest = _number("scale", value), _smallest(query)
+    # Beyond four times the inverse of the smallest number there are none.
+    if number != 0 and not smallest <= abs(number) < 4 / smallest:
+        raise ValueError(
+            f"scale: expected 0 or a normal number of the dtype of the statistics, got {number}"
+        )
+    return number
+
+
 def _soft_cap(value: Any, query: Array) -> float:
-    number = _number("logits_soft_cap", value)
-    smallest = float(jnp.finfo(jnp.promote_types(query.dtype, jnp.float32)).tiny)
+    number, smallest = _number("logits_soft_cap", value), _smallest(query)
     if number < smallest:
         raise ValueError(
             f"logits_soft_cap: expected a number of at least {smallest}, got {number!r}"
