@@ -19,9 +19,10 @@ from sharpmax.models import load_model
 
 __all__ = ["answer_logits", "answer_rows", "build_model", "number_features", "prepared"]
 
-# Periods of the waves that represent numbers: decimals down to a few steps of 0.001, integers down
-# to 2.5. The noise separates neighbours; integers, which serve as marks and indices, need the most.
-_DECIMALS = (np.geomspace(4.0, 0.005, 16), 0.5)
+# The longest period of the waves that represent decimals; the shortest is a few steps of 0.001.
+_LONGEST_PERIOD = 4.0
+# Periods of the waves that represent integers, down to 2.5. The noise separates neighbours;
+# integers, which serve as marks and indices, need the most.
 _INTEGERS = (np.geomspace(256.0, 2.5, 12), 1.0)
 
 
@@ -74,6 +75,7 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         intermediate_size=recipe.hidden,
         num_hidden_layers=recipe.layers,
         num_attention_heads=recipe.heads,
+        head_dim=recipe.head_width or recipe.width // recipe.heads,
         max_position_embeddings=LONGEST,
         # Llama's 0.02 suits much wider models.
         initializer_range=recipe.width**-0.5,
@@ -89,7 +91,7 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         whole = range(recipe.places - 2)
         integers = _embedded(whole, *_INTEGERS, recipe.width)
         if recipe.values:
-            _embed_values(model, tokenizer.vocabulary)
+            _embed_values(model, tokenizer.vocabulary, recipe)
         if recipe.values and recipe.tokenizer == "numbers":
             known = {text: token for token, text in enumerate(tokenizer.vocabulary)}
             table = model.get_input_embeddings().weight.detach()
@@ -150,7 +152,7 @@ def _embedded(values: Sequence[float], periods: np.ndarray, noise: float, width:
     return torch.div(drawn, (width * (1 + noise**2)) ** 0.5)
 
 
-def _embed_values(model: Any, vocabulary: Sequence[str]) -> None:
+def _embed_values(model: Any, vocabulary: Sequence[str], recipe: Recipe) -> None:
     """Set the embeddings of numbers, or of digits, from their values.
 
     A decimal with a space before it is the same number plus a shift that all of these share.
@@ -163,7 +165,8 @@ def _embed_values(model: Any, vocabulary: Sequence[str]) -> None:
     space = torch.randn(width) / (2 * width**0.5)
     decimals = [text for text in vocabulary if "." in text and text[0] not in " ."]
     integers = [text for text in vocabulary if text.removeprefix("-").isdigit()]
-    alone = _embedded([float(text) for text in decimals], *_DECIMALS, width)
+    periods = np.geomspace(_LONGEST_PERIOD, recipe.shortest, recipe.waves)
+    alone = _embedded([float(text) for text in decimals], periods, recipe.noise, width)
     whole, spaced = (
         _embedded([int(text) for text in integers], *_INTEGERS, width) for _ in range(2)
     )

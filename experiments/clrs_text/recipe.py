@@ -122,9 +122,13 @@ class Recipe:
         layers: Layers of the model.
         heads: Heads per layer.
         width: Width of the residual stream.
+        head_width: Width of the queries, keys and values of a head; None divides `width`.
         hidden: Width of the feed-forward layers.
         values: Whether embeddings of numbers or digits start as features of their values, so that
             the model need not learn their order.
+        waves: Number of waves that represent a decimal.
+        shortest: Period of the shortest of them; neighbours are 0.001 apart.
+        noise: Standard deviation of what separates decimals beside their waves, whose own is 1.
         fixed: Whether embeddings stay at their initial values. Training would otherwise push away
             tokens that it never asks for, such as the indices of larger inputs.
         model: Name or folder of a pretrained model to train instead of the small one, with its own
@@ -151,8 +155,12 @@ class Recipe:
     layers: int = 4
     heads: int = 4
     width: int = 128
+    head_width: int | None = None
     hidden: int = 256
     values: bool = True
+    waves: int = 16
+    shortest: float = 0.005
+    noise: float = 0.5
     fixed: bool = True
     model: str | None = None
     rank: int = 8
