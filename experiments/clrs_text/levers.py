@@ -40,16 +40,16 @@ _SEED = 1_000_005
 
 LEVERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "the recipe": {},
-    "no near ties": {"ties": 0.0},
-    "last weights, not their average": {"averaging": 0.0},
-    "lists begin at their first place": {"positions": "places"},
-    "learning rate 0.008": {"learning_rate": 8e-3},
-    "two heads of 64": {"heads": 2},
     "four heads of 64, feed-forward of 128": {"head_width": 64, "hidden": 128},
     "24 finer waves, less noise": {"waves": 24, "shortest": 0.0025, "noise": 0.2},
+    "two heads of 64": {"heads": 2},
+    "learning rate 0.008": {"learning_rate": 8e-3},
     "largest size grows over 0.4 of the steps": {"curriculum": 0.4},
     "batches of 64": {"batch": 64},
     "three layers": {"layers": 3},
+    "no near ties": {"ties": 0.0},
+    "last weights, not their average": {"averaging": 0.0},
+    "lists begin at their first place": {"positions": "places"},
 }
 """What is changed in the recipe, by name."""
 
