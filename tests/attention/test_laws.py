@@ -202,6 +202,15 @@ def test_bit_identical_again_and_close_whatever_the_threads() -> None:
             torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_every_framework_gets_the_bits_of_one_kernel(dtype: torch.dtype) -> None:
+    tensors = [x.to(dtype) for x in made(1, 2, 80, 16)]
+    options = {"policy": Exponential(1.0), "is_causal": True, "softcap": 3.0}
+    ours = run(*tensors, impl="cpu", **options)
+    for impl in ("numpy", "jax cpu"):
+        assert torch.equal(run(*tensors, impl=impl, **options), ours)
+
+
 @implementations("jax", "ranks", "triton")  # adapters and the interpreter are not for threads
 def test_threads_that_call_at_once(impl: str) -> None:
     def work(number: int) -> list[torch.Tensor]:
