@@ -44,7 +44,8 @@ _LINK = re.compile(
 # What the search puts first, if a word is in many places: a page that explains it.
 BOOSTS = {"docs/errors.md": 2, "reference/policies.md": 2, "experiments/*/results/*.md": 0.1}
 _ROW = re.compile(r"^\|.*", re.MULTILINE)
-_OPTION = re.compile(r"(?<![\w`-])--[a-z][a-z-]*(?!`)")
+_CODE = re.compile(r"(?<!`)`--[a-z-]+`(?!`)")
+_OPTION = re.compile(r"(?P<code>`[^`]*`)|(?<![\w-])--[a-z][a-z-]*")
 
 
 def collect() -> None:
@@ -108,7 +109,7 @@ def command_line() -> str:
         parts += [f"## sharpmax {name}\n", "```console"]
         parts += [f"$ sharpmax {name} {words} [OPTIONS]".replace("  ", " "), "```\n"]
         texts = [" ".join(part.split()) for part in (command.help or "").split("\n\n")]
-        parts += [_OPTION.sub(r"`\g<0>`", text) + "\n" for text in texts]
+        parts += [_OPTION.sub(_code, text) + "\n" for text in texts]
         parts += ["| argument or option | meaning | default |", "|---|---|---|"]
         for parameter in (*arguments, *options):
             written = " ".join((*parameter.opts, *parameter.secondary_opts))
@@ -119,10 +120,15 @@ def command_line() -> str:
             if isinstance(default, bool):
                 default = f"`{parameter.opts[0]}`" if default else ""
             default = "" if default is None or callable(default) else f"{default}"
-            cells = (f"`{shown}`", _OPTION.sub(r"`\g<0>`", parameter.help or ""), default)
+            cells = (f"`{shown}`", _OPTION.sub(_code, parameter.help or ""), default)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append("")
-    return "\n".join(parts)
+    return _unbroken("\n".join(parts))
+
+
+def _code(option: re.Match[str]) -> str:
+    """Return an option as code, and what is code already as it is."""
+    return option["code"] or f"`{option[0]}`"
 
 
 def _linked(path: Path, text: str, pages: set[Path]) -> str:
@@ -139,13 +145,16 @@ def _linked(path: Path, text: str, pages: set[Path]) -> str:
             return f"{match['text']}({match['file'].rstrip('/')}/README.md{anchor})"
         return match["text"].lstrip("!")[1:-1]
 
-    text = _ROW.sub(_whole, text.replace("```python\n>>>", "```pycon\n>>>"))
-    return _LINK.sub(link, text)
+    return _LINK.sub(link, _unbroken(text.replace("```python\n>>>", "```pycon\n>>>")))
 
 
-def _whole(row: re.Match[str]) -> str:
-    """Return a row of a table whose numbers are not broken over lines."""
-    return re.sub(r"(?<=\de)-(?=\d)", "\u2011", row[0].replace(" ± ", "\xa0±\xa0"))
+def _unbroken(text: str) -> str:
+    """Return a document whose options, and numbers in tables, are not broken over lines."""
+
+    def row(match: re.Match[str]) -> str:
+        return re.sub(r"(?<=\de)-(?=\d)", "\u2011", match[0].replace(" ± ", "\xa0±\xa0"))
+
+    return _CODE.sub(r"\g<0>{ .whole }", _ROW.sub(row, text))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,10 @@ def test_commands_and_pictures(pages: dict[str, str]) -> None:
     for command in app.registered_commands:
         name = command.callback.__name__
         assert f"sharpmax {name}" in pages["reference/command-line.html"]
+    assert "from <code>sharpmax diagnose --json</code>." in pages["reference/command-line.html"]
+    assert 'with <code class="whole">--resume</code>' in pages["reference/command-line.html"]
     for name, page in pages.items():
+        assert "{ .whole }" not in page, name
         for image in re.findall(r"<img\b[^>]*>", page):
             assert re.search(r"alt=\"[^\"]+\"", image), f"{name}: {image}"
 
