@@ -32,7 +32,7 @@ def size_table(results: Results) -> Table:
     """
     design = design_of(results)
     arm = chosen_arm(design, results) or ""
-    rows = []
+    rows, more = [], ""
     for size in _sizes(results):
         auc = contrast(results, "report", size, arm, (size, "plain"), "auc")
         if auc is None:
@@ -41,13 +41,28 @@ def size_table(results: Results) -> Table:
         if size > design.report_size:
             label = f"{design.report_size:,}, these {len(names)}"
             rows.append(_size_row(results, design.report_size, arm, names, label))
+            more += _directions(results, auc, size, arm)
         rows.append(_size_row(results, size, arm, names, f"{size:,}"))
     header = ["rows", "tables", "splits", *(f"plain: {name}" for name in SHOWN.values())]
     return Table(
         header + [f"{arm} minus plain: {name}" for name in SHOWN.values()],
         rows,
         caption="Tables held back that have the rows. Mean over tables; of differences, the 95% "
-        "interval from resampling tables and the number of tables on which the arm is better.",
+        "interval from resampling tables and the number of tables on which the arm is better."
+        + more,
+    )
+
+
+def _directions(results: Results, found: Contrast, size: int, arm: str) -> str:
+    """Say on how many tables a larger size changes what the primary size does, or less."""
+    primary = design_of(results).report_size
+    same = contrast(results, "report", primary, arm, (primary, "plain"), "auc")
+    known = {} if same is None else same.differences
+    pairs = [(found.differences[name], known[name]) for name in found.differences if name in known]
+    alike = [abs(now) > abs(before) for now, before in pairs if now * before > 0]
+    return (
+        f" At {size:,} rows, the AUC moves in the direction of that at {primary:,} on "
+        f"{len(alike)} of {len(pairs)} tables, and further on {sum(alike)} of these."
     )
 
 

@@ -75,12 +75,15 @@ def test_few_tables_have_the_largest_sizes(results: Results, tmp_path: Path) -> 
         for arm, auc in (("plain", 0.5), (ARM, 0.5 + gain)):
             cell = Cell(name, 1, 20_000, arm)
             results.records[cell] = Record(cell, auc, auc, 1 - auc, 1 - auc, 1.0)
-    *_, whole, same, larger = size_table(results).rows
+    table = size_table(results)
+    *_, whole, same, larger = table.rows
     assert whole[:3] == ["10,000", "8", "2"]
     assert same[:3] == ["10,000, these 5", "5", "2"]
     assert larger[:3] == ["20,000", "5", "1"]
     assert same[4] == f"{0.7 + 0.004 + 0.01:.4f}"  # the third to seventh table, at 10,000 rows
     assert larger[7].startswith("+0.1000")
+    # All gain 0.01 * 10,000 / 4,096 at 10,000 rows.
+    assert "that at 10,000 on 4 of 5 tables, and further on 4 of these." in table.caption
     after = draw_sizes(results, tmp_path / "after.png")
     assert before is not None
     assert after is not None
