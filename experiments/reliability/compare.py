@@ -228,7 +228,7 @@ def _leaves(case: Case, dtype: torch.dtype) -> dict[str, Tensor]:
     if "sink" in case.options:
         found["sink"] = case.options["sink"]
     for name, number in case.policy[1].items():
-        if name in ("beta", "reference", "strength", "scale", "target"):
+        if name in ("beta", "reference", "strength", "scale", "target", "limit"):
             found[f"policy.{name}"] = torch.as_tensor(number, dtype=torch.float64)
     return {
         name: (t if name.startswith("policy") else t.to(dtype)).detach().clone().requires_grad_()

@@ -81,13 +81,14 @@ def test_gradcheck(impl: str, policy: Policy, detach: bool) -> None:
         lambda p: Constant(1 / (p.abs() + 0.2)),
         lambda p: LogLength(p.abs() + 1.0),
         lambda p: EntropyTarget(0.5 + 0.2 * p.abs()),
+        lambda p: EntropyTarget(0.0, 1.0 + p.abs()),
         lambda p: Polynomial(torch.stack([p[0] * 0 + 1.0, p[1]]), threshold=0.1),
         lambda p: Monotone(
             torch.stack([0.2 * p.abs() + 0.1, 0.2 * p.abs() + 1.0], -1),
             torch.stack([0 * p + 1.0, p.abs() + 1.5], -1),
         ),
     ],
-    ids=["reference", "strength", "theta", "scale", "target", "coefficients", "knots"],
+    ids=["reference", "strength", "theta", "scale", "target", "limit", "coefficients", "knots"],
 )
 def test_gradients_of_the_policys_parameters(impl: str, make) -> None:
     query, key, value = (x.detach() for x in made(dtype=precise(impl)))

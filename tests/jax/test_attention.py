@@ -99,6 +99,7 @@ def test_without_a_batch() -> None:
 KINDS = {
     "Exponential, causal": (Exponential(0.5), {"is_causal": True}),
     "target, capped": (EntropyTarget(0.7), {"logits_soft_cap": 1.5, "bias": numbers(1, 4, 9, 11)}),
+    "at the limit": (EntropyTarget(0.0, 2.0), {}),
     "causal, capped": (
         Exponential(0.5),
         {"is_causal": True, "logits_soft_cap": 1.5, "bias": numbers(1, 4, 1, 11)},

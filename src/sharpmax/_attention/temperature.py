@@ -170,19 +170,21 @@ def through_policy(
     by_beta = torch.where(statistics.count == 0, 0.0, by_beta)
     if form == Form.TARGET:
         # beta solves H(beta e) = target. Its derivative by e_j is -beta p_j (e_j - mean) / Var, by
-        # the target -1 / (beta Var). Rows that are left alone or at the limit have none.
-        limit = parameters[:, 1, None].to(beta.dtype)
+        # the target -1 / (beta Var). Rows that are left alone have none, and at the limit beta
+        # follows the limit alone.
+        target, limit = (column[:, None].to(beta.dtype) for column in parameters.unbind(-1))
         solved = (beta > 1.0) & (beta < limit) & (variance > 0.0)
         inverse = torch.where(solved, 1.0 / torch.where(solved, variance, 1.0), 0.0)
         slope = -by_beta * beta * inverse
         shift = torch.where(solved, mean - statistics.maximum, 0.0)
         if logmass is not None:
             # p of the kernel is a share of keys and sink, that of the equation a share of keys.
-            target = parameters[:, 0, None].to(beta.dtype)
             slope = slope * torch.where(solved, torch.exp(logmass - target - beta * shift), 0.0)
+        at_limit = (beta >= limit) & (statistics.entropy() > target)
         by_target = _per_head(-by_beta * inverse / beta, parameters)
+        by_limit = _per_head(torch.where(at_limit, by_beta, 0.0), parameters)
         terms = Terms(a1=-slope * shift, c1=slope)
-        return terms, torch.stack([by_target, torch.zeros_like(by_target)], dim=-1)
+        return terms, torch.stack([by_target, by_limit], dim=-1)
     with torch.enable_grad():
         columns = [p.detach().requires_grad_() for p in parameters.unbind(-1)]
         leaves = [x.detach().requires_grad_() for x in (statistics.mass, statistics.moment)]

@@ -22,7 +22,9 @@ class EntropyTarget(Policy):
     gets beta = limit if the solution lies beyond the limit, or if there is none because more than
     exp(target) logits tie for the maximum.
 
-    Gradients are those of the solution (implicit differentiation), not of the steps to it.
+    Gradients are those of the solution (implicit differentiation), not of the steps to it. A row
+    that is left alone has none: its beta stays 1. At the limit beta follows the limit alone, and
+    neither the logits nor the target move it.
 
     Attributes:
         target: the entropy, in nats.

@@ -259,7 +259,9 @@ def _fused_backward(
         by_beta, mean, variance = calls.row_gradient(problem, upstream)
         by_beta = jnp.where(count == 0, 0.0, by_beta)
         if form == Form.TARGET:
-            terms, by_table = _through_target(table, beta, by_beta, mean - maximum, variance)
+            entropy = RowStatistics(maximum, mass, moment, count).entropy()
+            distance = mean - maximum
+            terms, by_table = _through_target(table, beta, by_beta, distance, variance, entropy)
         else:
 
             def rule(table: Array, mass: Array, moment: Array) -> Array:
@@ -278,20 +280,22 @@ def _fused_backward(
 
 
 def _through_target(
-    table: Array, beta: Array, by_beta: Array, distance: Array, variance: Array
+    table: Array, beta: Array, by_beta: Array, distance: Array, variance: Array, entropy: Array
 ) -> tuple[tuple[Array | None, ...], Array]:
     """Turn the gradient by a beta that solves H(beta e) = target into that by logits and table.
 
     Its derivative by e_j is -beta p_j (e_j - mean) / Var, by the target -1 / (beta Var). Rows that
-    are left alone or at the limit have none.
+    are left alone have none, and at the limit beta follows the limit alone.
     """
-    solved = (beta > 1.0) & (beta < table[:, 1, None].astype(beta.dtype)) & (variance > 0.0)
+    target, limit = (column[:, None] for column in table.T.astype(beta.dtype))
+    solved = (beta > 1.0) & (beta < limit) & (variance > 0.0)
     inverse = jnp.where(solved, 1.0 / jnp.where(solved, variance, 1.0), 0.0)
     slope = -by_beta * beta * inverse
     shift = jnp.where(solved, distance, 0.0)
-    by_target = (-by_beta * inverse / beta).sum((0, 2))
-    by_target = by_target if len(table) > 1 else by_target.sum(keepdims=True)
-    by_table = jnp.stack([by_target, jnp.zeros_like(by_target)], -1).astype(table.dtype)
+    at_limit = (beta >= limit) & (entropy > target)
+    rows = jnp.stack([-by_beta * inverse / beta, jnp.where(at_limit, by_beta, 0.0)], -1)
+    by_table = rows.sum((0, 2)) if len(table) > 1 else rows.sum((0, 1, 2))[None]
+    by_table = by_table.astype(table.dtype)
     return (None, None, -slope * shift, slope), by_table
 
 
