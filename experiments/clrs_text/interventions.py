@@ -195,8 +195,9 @@ def bounds(
         asked: The test questions by size.
 
     Returns:
-        Per kind the chosen "heads" and, by size, the scores "plain", of the "set" and of each head
-        alone ("single", [layers][heads], on the first `FEW` questions). Plain data, as from JSON.
+        Per kind the chosen "heads" and, by size, the scores "plain", of the "set" and, on the first
+        `FEW` questions, of none ("few") and each head alone ("single", [layers][heads]). Plain
+        data, as from JSON.
     """
     config = model.config
     layers, heads = range(config.num_hidden_layers), range(config.num_attention_heads)
@@ -211,6 +212,7 @@ def bounds(
                 str(size): {
                     "plain": list(score(own)),
                     "set": list(score(own, best)),
+                    "few": list(score(own[:FEW])),
                     "single": [
                         [list(score(own[:FEW], [(layer, head)])) for head in heads]
                         for layer in layers

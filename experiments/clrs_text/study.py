@@ -277,9 +277,7 @@ class Study(study.Study[Table]):
             arm: An arm that was run and trained with plain softmax.
 
         Returns:
-            The content of the file: per seed, algorithm and kind the chosen heads, and per size the
-            shares of correct answers and tokens: "plain", of the chosen "set", and of each head,
-            "single", [layers][heads].
+            The content of the file: per seed and algorithm, what `interventions.bounds` returns.
         """
         seeds = {
             str(seed): self._intervened(arm, seed, self._weights(arm, seed))

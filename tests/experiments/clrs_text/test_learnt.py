@@ -31,20 +31,34 @@ def folder(tmp_path: Path) -> Path:
     settings = {"times": [1.5, 2], "lengths": {"minimum": [6, 8], "quicksort": [6, 8]}}
     Table("a command", (0, 1), {}, tuple(records), settings=settings).save(tmp_path / "table.json")
     sizes = {
-        kind: {str(n): {"set": _score(reached), "plain": _score(_LEVEL[n])} for n in (12, 16)}
+        kind: {
+            str(n): {
+                "set": _score(reached),
+                "plain": _score(_LEVEL[n]),
+                "few": _score(0.25),
+                "single": [[_score(reached / 2), _score(0.0)]],
+            }
+            for n in (12, 16)
+        }
         for kind, reached in (("oracle", 1.0), ("hard", 0.75))
     }
     of_seed: dict[str, Any] = {
         name: {kind: {"heads": [[0, 0]], "sizes": each} for kind, each in sizes.items()}
         for name in ("minimum", "quicksort")
     }
-    content = {"command": "a command", "seeds": {"0": of_seed, "1": of_seed}}
+    none: dict[str, Any] = {
+        name: {kind: {**each, "heads": []} for kind, each in own.items()}
+        for name, own in of_seed.items()
+    }
+    content = {"command": "a command", "seeds": {"0": of_seed, "1": none}}
     write_sealed(tmp_path / "interventions.json", INTERVENTIONS, content)
     return tmp_path
 
 
 def test_every_attention_stands_beside_its_bounds(folder: Path) -> None:
-    inside, sizes, recovered, every = (each.to_markdown(200) for each in learnt_tables(folder))
+    inside, sizes, recovered, single, every = (
+        each.to_markdown(200) for each in learnt_tables(folder)
+    )
     assert "| minimum | 99.50 | 99.0 | 6 |" in inside
     assert "| softmax | 100.00 ± 0.00 | 50.0 ± 0.0 | 25.0 ± 0.0 |" in sizes
     # Three tests: the one at 1x has p = 1, and the others 0.0064, thrice and twice that.
@@ -53,6 +67,8 @@ def test_every_attention_stands_beside_its_bounds(folder: Path) -> None:
     assert "attend to the right items |  | 100.00 ± 0.00 | 100.00 ± 0.00 |" in sizes
     assert "attend to the largest logit |  | 75.0 ± 0.0 | 75.0 ± 0.0 |" in sizes
     assert "| paper's rule, inference only | 50 | 50 |" in recovered
+    assert "| minimum | oracle | 0.0 none | +12 | +12 |" in single
+    assert "|  | hard | 0.0 none | +6 | +6 |" in single
     assert every.count("bound:") == 4
     assert "| quicksort | softmax | 100.00 ± 0.00 | 50.0 ± 0.0 | 25.0 ± 0.0 |" in every
 
