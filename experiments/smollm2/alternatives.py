@@ -97,12 +97,13 @@ class Comparison:
                 "seconds": None if known else time.process_time() - began,
                 "bytes": len(json.dumps(found.to_dict()["layers"])),
                 "kept": (found.notes["select"]["chosen"] or {"scale": 0.0})["scale"],
-                "merges": self._merges(found),
-            }
+                "merges": self._merges(found), "sha256": _sha256(self._file(method)),
+            }  # fmt: skip
         elif method not in UNFITTED:
             data, _ = self.study._data(self.model, self.tokenizer, self.splits)
             kind, rank = _adapter(method)
-            path = self._adapter_file(method)
+            path = self._file(method)
+            path.parent.mkdir(exist_ok=True)
             state = path.with_suffix(".fit")
             with own_attention(self.model):
                 trained = train(
@@ -148,19 +149,21 @@ class Comparison:
     @contextmanager
     def _changed(self, method: str, fit: Record) -> Iterator[None]:
         """Change the model by a fitted method within a block."""
-        found = self.study.calibrations.get(method)
-        own = sharpmax.sharpen(self.model, found) if found and found.layers else None
         change: AbstractContextManager[Any] = nullcontext()
-        if method not in (*CALIBRATIONS, *UNFITTED):
-            path = self._adapter_file(method)
+        if method not in UNFITTED:
+            path = self._file(method)
             if not path.exists() or _sha256(path) != fit["sha256"]:
                 raise SettingsChangedError(
-                    f"{path}: expected the adapter that was fitted, got "
+                    f"{path}: expected the file that was fitted, got "
                     f"{'another' if path.exists() else 'none'}; copy it there, or remove the "
                     f"records of {method!r} to fit it again"
                 )
-            change = adapted(self.model, *_adapter(method), load_file(path))
-        with own or own_attention(self.model), change, evaluation_mode(self.model), torch.no_grad():
+            if method not in CALIBRATIONS:
+                change = adapted(self.model, *_adapter(method), load_file(path))
+        found = self.study.calibrations[method] if method in CALIBRATIONS else None
+        sharpened = found is not None and found.layers
+        own = sharpmax.sharpen(self.model, found) if sharpened else own_attention(self.model)
+        with own, change, evaluation_mode(self.model), torch.no_grad():
             yield
 
     def _merges(self, calibration: Calibration) -> bool:
@@ -172,10 +175,11 @@ class Comparison:
                 return False
         return True
 
-    def _adapter_file(self, method: str) -> Path:
-        path = self.folder / "adapters" / f"{method}.safetensors"
-        path.parent.mkdir(exist_ok=True)
-        return path
+    def _file(self, method: str) -> Path:
+        """Return the file with what was fitted."""
+        if method in CALIBRATIONS:
+            return self.folder / "families" / f"{method}.json"
+        return self.folder / "adapters" / f"{method}.safetensors"
 
     def _with_examples(self, cell: Cell, question: Question) -> Question:
         """Put three solved questions, in the wordings of the fit, before a prompt."""
@@ -237,10 +241,8 @@ def alternatives(
     after each fit and each cell, and a fit after every fifth step. With --resume, methods and
     lengths can be added in further runs. With --quick, a tiny Llama takes the place of the model.
     """
-    chosen, named = (
-        inputs.numbers("--lengths", lengths),
-        inputs.names("--methods", methods, [*METHODS]),
-    )
+    chosen = inputs.numbers("--lengths", lengths)
+    named = inputs.names("--methods", methods, [*METHODS])
     sizes: dict[str, Any] = dict(FULL, steps=steps)
     if quick:
         model, (text, test_text) = str(tiny_llama(output / "model")), own_texts(output)
@@ -329,6 +331,8 @@ def _opened(path: Path, header: Record, session: Record) -> Record:
         )
         result = found
     result["sessions"].append(session)
+    # Before the first fit, whose state belongs to these settings.
+    write_json(path, result)
     return result
 
 
@@ -336,11 +340,10 @@ def _find(result: Record, method: str, cell: Cell | None = None) -> Record | Non
     """Return the record of a method on a cell, or of its fit."""
     key = ("fit", None, None) if cell is None else (cell.task, cell.length, cell.wording)
     for each in result["records"]:
-        if (each["method"], each["task"], each.get("length"), each.get("wording")) == (
-            method,
-            *key,
-        ):
-            found: Record = each
+        found: Record = each
+        if (each["task"], each.get("length"), each.get("wording")) != key:
+            continue
+        if each["method"] == method:
             return found
     return None
 

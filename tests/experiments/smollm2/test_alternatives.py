@@ -65,11 +65,14 @@ def test_a_quick_comparison_goes_on_with_further_methods(
     result["records"].pop()
     assert [len(table.rows) for table in alternatives_tables(result)] == [4, 4]
 
-    # What was measured of an adapter goes with its file.
-    (folder / "adapters/lora 1.safetensors").unlink()
-    write_json(path, result)
-    assert _run(*quick, "--methods", "lora 1", "--resume") == 1
-    assert "expected the adapter that was fitted, got none" in capsys.readouterr().err
+    # What is measured of a method goes with the file of its fit.
+    for method, file in (("lora 1", "adapters/lora 1.safetensors"), ("gain", "families/gain.json")):
+        (folder / file).unlink()
+        last = next(each for each in reversed(result["records"]) if each["method"] == method)
+        result["records"].remove(last)
+        write_json(path, result)
+        assert _run(*quick, "--methods", method, "--resume") == 1
+        assert "expected the file that was fitted, got none" in capsys.readouterr().err
 
 
 def test_calibrations_and_answers_of_an_earlier_run_are_taken_over(
