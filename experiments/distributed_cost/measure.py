@@ -31,8 +31,9 @@ def measure(ranks: int, shapes: dict[str, Shape], *, repeats: int) -> dict[str, 
     Returns:
         Under "shifts" the seconds to pass so many bytes on, and under "calls" for each shape and
         method the collectives, the bytes into them, the seconds of these collectives one after the
-        other with nothing between them, and the seconds within them during the call. Times are the
-        best of all repetitions; within the call, on the rank that waited least for others.
+        other with nothing between them, the seconds within them during the call, and the
+        collectives and bytes of the backward pass. Times are the best of all repetitions; within
+        the call, on the rank that waited least for others.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -96,9 +97,17 @@ def _measure(ranks: int, shapes: dict[str, Shape], repeats: int) -> dict[str, An
             alone = min(_timed(everyone, replayed) for _ in range(repeats))
             calls.append({
                 "shape": name, "method": method, "kinds": kinds, "sizes": sizes,
-                "seconds": alone, "within_call": best,
+                "seconds": alone, "within_call": best, "backward": _backward(call, everyone),
             })  # fmt: skip
     return {"ranks": ranks, "shifts": shifts, "calls": calls}
+
+
+def _backward(call: Callable[..., torch.Tensor], everyone: Any) -> dict[str, Any]:
+    """Return the collectives of the backward pass, and the bytes that go into each."""
+    with torch.enable_grad():
+        total = call(requires_grad=True).sum()
+    kinds, sizes, _ = _watched(everyone, total.backward)
+    return {"kinds": kinds, "sizes": sizes}
 
 
 def _replay(everyone: Any, kinds: list[str], sizes: list[int]) -> Callable[[], None]:
@@ -134,7 +143,7 @@ def _timed(everyone: Any, call: Callable[[], object]) -> float:
     return -float(everyone.largest(torch.tensor([start - time.perf_counter()])))
 
 
-def _attention(shape: Shape, method: str, everyone: Any) -> Callable[[], object]:
+def _attention(shape: Shape, method: str, everyone: Any) -> Callable[..., torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     queries = shape.queries if method == "tree" else shape.queries // everyone.size
     keys = shape.keys // everyone.size
@@ -146,7 +155,13 @@ def _attention(shape: Shape, method: str, everyone: Any) -> Callable[[], object]
     placement = "replicated" if method == "tree" else "sharded"
     options: Any = {"method": method, "query_placement": placement, "enable_gqa": True}
     function: Any = sharpmax.distributed.attention
-    return lambda: function(*tensors, policy=Exponential(2.0), **options)
+
+    def call(*, requires_grad: bool = False) -> torch.Tensor:
+        given = (x.detach().requires_grad_(requires_grad) for x in tensors)
+        output: torch.Tensor = function(*given, policy=Exponential(2.0), **options)
+        return output
+
+    return call
 
 
 def _watched(everyone: Any, call: Callable[[], object]) -> tuple[list[str], list[int], float]:

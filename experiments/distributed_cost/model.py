@@ -18,7 +18,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["METHODS", "NETWORKS", "Network", "Shape", "Transfer", "seconds", "transfers"]
+__all__ = [
+    "METHODS", "NETWORKS", "Network", "Shape", "Transfer", "backward_transfers", "seconds",
+    "transfers",
+]  # fmt: skip
 
 METHODS = ("tree", "ring", "all_gather", "ulysses")
 
@@ -113,6 +116,29 @@ def transfers(method: str, shape: Shape, ranks: int, settings: bool = True) -> l
     copies = max(ranks // shape.key_heads, 1) if shape.key_heads % ranks else 1
     sizes = [query, key * copies, key * copies, query]
     return found + [Transfer("all_to_all", size) for size in sizes]
+
+
+def backward_transfers(method: str, shape: Shape, ranks: int) -> list[Transfer]:
+    """Return the collectives of the backward pass, for a policy that reads the entropy.
+
+    What is summed over ranks is sent in single precision at least. Arguments as for `transfers`.
+    """
+    number, wide = shape.bytes_per_number, max(shape.bytes_per_number, 4)
+    rows = shape.batch * shape.heads * shape.queries
+    key = shape.batch * shape.key_heads * shape.keys * shape.width / ranks
+    if method == "tree":
+        return [Transfer("all_reduce", size) for size in (rows * wide, rows * shape.width * wide)]
+    if method == "all_gather":
+        return [Transfer("all_to_all", key * ranks * wide)] * 2
+    if method == "ulysses":
+        return transfers(method, shape, ranks, settings=False)[::-1]
+    sizes = []
+    for tensors in (2, 1):  # keys and values to attend, keys to measure; their gradients follow
+        for step in range(ranks):
+            sizes += [tensors * key * number] if step + 1 < ranks else []
+            sizes += [tensors * key * wide] if step else []
+        sizes.append(tensors * key * wide)
+    return [Transfer("shift", size) for size in sizes]
 
 
 def seconds(

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.distributed_cost.measure import network_of
-from experiments.distributed_cost.model import METHODS, NETWORKS, Shape, seconds, transfers
+from experiments.distributed_cost.model import (
+    METHODS,
+    NETWORKS,
+    Shape,
+    backward_transfers,
+    seconds,
+    transfers,
+)
 from sharpmax._files import read_sealed
 from sharpmax.report._page.tables import Table
 
@@ -45,21 +52,29 @@ def _bytes() -> Table:
         parts = transfers(method, shape, ranks, settings=False)
         count = shape.batch * shape.heads * shape.queries // (1 if method == "tree" else ranks)
         sent = sum(part.sent(ranks) for part in parts)
+        behind = sum(part.sent(ranks) for part in backward_transfers(method, shape, ranks))
         steps = sum(part.steps(ranks) for part in parts)
         calls = {"all_reduce": "all-reduce", "shift": "pass on", "all_gather": "all-gather"}
         kind = calls.get(parts[0].kind, "all-to-all")
         what = "1 query" if method == "tree" else f"{shape.queries:,} queries"
         rows.append([
             f"`{method}`, {what}", f"{len(parts)} {kind}", f"{steps:,}",
-            f"{sent / count:,.0f}", f"{sent / 1e6:,.4g}",
+            f"{sent / count:,.0f}", _megabytes(sent), _megabytes(behind),
         ])  # fmt: skip
     caption = (
-        f"One forward pass on {ranks} ranks, bfloat16: {PREFILL.heads} heads, {PREFILL.key_heads}"
+        f"One pass on {ranks} ranks, bfloat16: {PREFILL.heads} heads, {PREFILL.key_heads}"
         f" key heads, width {PREFILL.width}, {PREFILL.keys:,} keys. Rows are those of one rank:"
         " heads times its queries. Without `key_lengths`, one all-gather of 48 bytes comes first."
+        " Backward: gradients by query, key, value and policy; those that are summed over ranks are"
+        " sent in float32."
     )
     header = ["method", "collectives", "steps", "bytes sent per row", "MB sent per rank"]
+    header.append("MB backward")
     return Table(header, rows, caption=caption, words=2)
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.0f}" if size >= 1e9 else f"{size / 1e6:.4g}"
 
 
 def _model() -> Table:

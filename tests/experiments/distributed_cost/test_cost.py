@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from experiments.distributed_cost.measure import measure, network_of
-from experiments.distributed_cost.model import METHODS, Network, Shape, Transfer, seconds, transfers
+from experiments.distributed_cost.model import (
+    METHODS,
+    Network,
+    Shape,
+    Transfer,
+    backward_transfers,
+    seconds,
+    transfers,
+)
 from experiments.distributed_cost.tables import all_tables, gloo_rows, tables
 
 SHAPE = Shape(2, 4, 2, 8, 12, 16, 4)
@@ -21,6 +29,9 @@ def test_the_model_has_the_messages_of_the_code() -> None:
         assert each["kinds"] == [part.kind for part in expected], each["method"]
         assert each["sizes"] == [part.size for part in expected], each["method"]
         assert each["seconds"] > 0
+        behind = backward_transfers(each["method"], SHAPE, 2)
+        assert each["backward"]["kinds"] == [part.kind for part in behind], each["method"]
+        assert each["backward"]["sizes"] == [part.size for part in behind], each["method"]
     data = {"gloo": [found], "shapes": {"one": SHAPE.plain()}, "repeats": 1}
     assert len(gloo_rows(data)) == len(METHODS)
     assert all(table.rows for table in all_tables(data).values())
