@@ -161,8 +161,10 @@ class Comparison:
             if method not in CALIBRATIONS:
                 change = adapted(self.model, *_adapter(method), load_file(path))
         found = self.study.calibrations[method] if method in CALIBRATIONS else None
-        sharpened = found is not None and found.layers
-        own = sharpmax.sharpen(self.model, found) if sharpened else own_attention(self.model)
+        if found is not None and found.layers:
+            own = sharpmax.sharpen(self.model, found)
+        else:
+            own = own_attention(self.model)
         with own, change, evaluation_mode(self.model), torch.no_grad():
             yield
 
