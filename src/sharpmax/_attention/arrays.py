@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ Array = np.ndarray[Any, Any]
 
 _PLAIN = Identity()
 _NO_COLUMNS = np.zeros((1, 0))
+_NUMBERS = (int, float, str, np.ndarray, type(None))
+_SMALLEST = {kind: float(np.finfo(kind).tiny) for kind in (np.float32, np.float64)}
 
 
 class _Problem(NamedTuple):
@@ -77,8 +80,8 @@ def attention(
         alignment, sink_role,
     )  # fmt: skip
     _prepare(impl)
-    output, statistics = _attend(problem, policy.current())
-    if not return_statistics:
+    output, statistics = _attend(problem, policy.current(), return_statistics)
+    if statistics is None:
         return problem.unfold(output)
     return problem.unfold(output), RowStatistics(*map(problem.unfold, statistics))
 
@@ -109,32 +112,62 @@ def attention_statistics(
 # Policies.
 
 
-def _attend(problem: _Problem, policy: Policy) -> tuple[Array, RowStatistics]:
-    heads = problem.query.shape[1]
-    policy.check_heads(heads)
-    found = policy.kernel_form()
+def _attend(
+    problem: _Problem, policy: Policy, measured: bool
+) -> tuple[Array, RowStatistics | None]:
+    found = _table_of(policy, problem.query.shape[1])
     if found is None:
         statistics = _measure(problem)
         tempered = functools.partial(_temper, problem)
         beta = policy.over_queries().of_statistics(statistics, tempered)
         output, *_ = _forward(problem, Form.GIVEN, _NO_COLUMNS, np.ascontiguousarray(beta))
-        return output, statistics
+        return output, statistics if measured else None
+    if not measured and type(policy).check_statistics is Policy.check_statistics:
+        return _forward(problem, *found, None, measured=False)[0], None
+    output, *rows, _, _ = _forward(problem, *found, None)
+    statistics = RowStatistics(*rows)
+    policy.check_statistics(statistics)
+    return output, statistics if measured else None
+
+
+_tables: dict[int, tuple[weakref.ref[Policy], tuple[Form, Array], int]] = {}
+"""By the identity of a policy: the form, the table of parameters that kernels read, its rows."""
+
+
+def _table_of(policy: Policy, heads: int) -> tuple[Form, Array] | None:
+    """The closed form of a policy and its columns; None for a policy without one.
+
+    A policy of numbers does not change, so it is encoded once.
+    """
+    key = id(policy)
+    known = _tables.get(key)
+    if known is not None and known[0]() is policy and known[2] in (1, heads):
+        return known[1]
+    policy.check_heads(heads)
+    found = policy.kernel_form()
+    if found is None:
+        return None
     columns = np.broadcast_arrays(*(np.atleast_1d(as_numbers(x)) for x in found.columns))
     table = np.ascontiguousarray(np.stack(columns, -1)) if columns else _NO_COLUMNS
     if table.ndim > 2:
         raise ValueError(f"policy: expected parameters with one axis, over heads, got {policy!r}")
-    output, *rows, _, _ = _forward(problem, found.form, table, None)
-    statistics = RowStatistics(*rows)
-    policy.check_statistics(statistics)
-    return output, statistics
+    if all(isinstance(value, _NUMBERS) for value in vars(policy).values()):
+        reference = weakref.ref(policy, lambda _: _tables.pop(key, None))
+        _tables[key] = reference, (found.form, table), len(table)
+    return found.form, table
 
 
-def _forward(problem: _Problem, form: Form, table: Array, beta: Array | None) -> tuple[Array, ...]:
-    """Output, maximum, mass, moment, count, beta, log-mass."""
+def _forward(
+    problem: _Problem, form: Form, table: Array, beta: Array | None, measured: bool = True
+) -> tuple[Any, ...]:
+    """Output, maximum, mass, moment, count, beta, log-mass; the output alone unless `measured`."""
     query, key, value, mask, sink, settings, _ = problem
     width = 0 if value is None else value.shape[3]
     output = np.empty((*query.shape[:3], width), query.dtype)
-    results = output, *_empty_statistics(problem), problem.rows(), problem.rows()
+    rows: tuple[Any, ...] = (None,) * 6
+    if measured:
+        rows = *_empty_statistics(problem), problem.rows(), problem.rows()
+    results = output, *rows
     inputs = query, key, value, mask, sink
     kernels.forward(_NUMPY, inputs, settings, (form, table, beta), results)
     return results
@@ -188,18 +221,21 @@ def _check(
     """Check every argument, and bring arrays [..., heads, length, width] to four axes."""
     given = {"query": query, "key": key} | ({} if value is None else {"value": value})
     arrays = {name: _floating(name, array, query) for name, array in given.items()}
-    has_heads = max(array.ndim for array in arrays.values()) > 2
-    arrays = {name: array if array.ndim > 2 else array[None] for name, array in arrays.items()}
+    ranks = {array.ndim for array in arrays.values()}
+    has_heads = max(ranks) > 2
+    if 2 in ranks:
+        arrays = {name: array if array.ndim > 2 else array[None] for name, array in arrays.items()}
     try:
-        leading = np.broadcast_shapes(*(array.shape[:-3] for array in arrays.values()))
+        shapes = {array.shape[:-3] for array in arrays.values()}
+        leading = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
     except ValueError:
-        shapes = ", ".join(str(np.shape(array)) for array in given.values())
+        came = ", ".join(str(np.shape(array)) for array in given.values())
         raise ValueError(
-            f"query, key, value: expected leading axes that broadcast, got shapes {shapes}"
+            f"query, key, value: expected leading axes that broadcast, got shapes {came}"
         ) from None
-    counts = {array.shape[-3] for array in arrays.values()} - {1}
-    if not enable_gqa and len(counts) == 1:
-        (heads,) = counts
+    counts = {array.shape[-3] for array in arrays.values()}
+    if not enable_gqa and len(counts) == 2 and 1 in counts:
+        (heads,) = counts - {1}
         arrays = {
             name: np.broadcast_to(array, (*array.shape[:-3], heads, *array.shape[-2:]))
             for name, array in arrays.items()
@@ -217,7 +253,7 @@ def _check(
         queries,
         keys,
         width,
-        float(np.finfo(_row_dtype(query)).tiny),
+        _SMALLEST[_row_dtype(query)],
         is_causal=is_causal,
         alignment=alignment,
         scale=scale,
@@ -238,9 +274,10 @@ def _check(
 
 def _floating(name: str, array: Any, query: Any) -> Any:
     _check_type(name, array)
-    if array.dtype.name not in _FLOATING:
+    kind = _name(array.dtype)
+    if kind not in _FLOATING:
         raise TypeError(f"{name}: expected one of {', '.join(_FLOATING)}, got {array.dtype}")
-    if array.dtype.name != query.dtype.name:
+    if kind != _name(query.dtype):
         raise TypeError(f"{name}: expected the dtype of query, {query.dtype}, got {array.dtype}")
     if array.ndim < 2:
         raise ValueError(f"{name}: expected shape [..., heads, length, width], got {array.shape}")
@@ -248,6 +285,8 @@ def _floating(name: str, array: Any, query: Any) -> Any:
 
 
 def _check_type(name: str, array: Any) -> None:
+    if type(array) is np.ndarray:
+        return
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name}: expected a NumPy array, got {type(array).__name__}")
 
@@ -273,14 +312,18 @@ def _check_sink(sink: Any, query: Array) -> Array:
 
 def _one_batch(array: Array, leading: tuple[int, ...]) -> Array:
     """Broadcast the leading axes, join them into one, and make the kernels able to read it."""
+    if len(leading) == 1 and array.shape[:-3] == leading:
+        return _readable(array)
     array = np.broadcast_to(array, (*leading, *array.shape[-3:]))
     return _readable(array.reshape(math.prod(leading), *array.shape[-3:]))
 
 
 def _readable(array: Array, any_column: bool = False) -> Array:
     """The array, or a copy where its layout is none that the kernels read."""
-    size = array.itemsize
-    whole = array.flags.aligned and all(x >= 0 and x % size == 0 for x in array.strides)
+    size, flags = array.itemsize, array.flags
+    whole = flags.aligned and (
+        flags.c_contiguous or all(x >= 0 and x % size == 0 for x in array.strides)
+    )
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
     if whole and (any_column or array.strides[3] == size or array.shape[3] < 2):
@@ -308,12 +351,20 @@ def _row_dtype(query: Array) -> type[np.floating[Any]]:
 
 def _described(array: Array) -> tuple[int, ...]:
     size = array.itemsize
-    batch, head, row, column = (stride // size for stride in array.strides)
-    return array.ctypes.data, batch, head, row, column if array.shape[3] > 1 else 1
+    batch, head, row, column = array.strides
+    last = column // size if array.shape[3] > 1 else 1
+    return _address(array), batch // size, head // size, row // size, last
 
 
 def _address(array: Array | None) -> int:
-    return 0 if array is None else array.ctypes.data
+    # Three times as fast as `array.ctypes.data`.
+    return 0 if array is None else int(array.__array_interface__["data"][0])
+
+
+@functools.cache
+def _name(dtype: Any) -> str:
+    """The name of a dtype, which NumPy puts together each time."""
+    return str(dtype.name)
 
 
 @functools.cache
@@ -327,7 +378,7 @@ class _Types(dict[Any, int]):
     """The numbers of the dtypes by their names: bfloat16 is a type of another package."""
 
     def __missing__(self, dtype: Any) -> int:
-        return kernels.TYPES[dtype.name]
+        return kernels.TYPES[_name(dtype)]
 
 
 _NUMPY = kernels.Framework(_Types(), _described, _address, _threads)
