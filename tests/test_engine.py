@@ -118,6 +118,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with TemporaryDirectory(prefix="ray-") as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
         monkeypatch.setenv("RAY_AUTH_TOKEN", "f" * 32)
+        # Beside other tests, workers of low priority would take minutes.
+        monkeypatch.setenv("RAY_worker_niceness", "0")
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         with thread_count(1), started("ray"):
             yield
