@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import sharpmax
+from sharpmax._attention import arrays
 from sharpmax.normalisers import Softmax
 from sharpmax.policies import EntropyTarget, Exponential, Hard, Policy
 
@@ -124,3 +128,41 @@ def test_refused(change: dict[str, Any], error: type[Exception], message: str) -
     arguments: dict[str, Any] = {"query": array, "key": array, "value": array} | change
     with pytest.raises(error, match=message):
         sharpmax.attention(**arguments)
+
+
+TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+
+@pytest.mark.parametrize("queries", [1, 9, 16, 24])
+@pytest.mark.parametrize("policy", [Exponential(2.0), Hard(), None], ids=repr)
+def test_few_rows_over_one_key_head_use_all_threads(
+    queries: int, policy: Policy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def run(task: int, context: int, threads: int, _: int) -> None:
+        used.append(threads)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(TASK(task), [context] * threads))
+
+    parallel = PARALLEL(run)
+    address = ctypes.cast(parallel, ctypes.c_void_p).value
+    options = {"is_causal": True, "alignment": "lower_right", "sink": np.array([0.5], "f4")}
+    query, *_ = (x.astype("f4") for x in made(1, 1, queries, 64))
+    key, value, _ = (x.astype("f4") for x in made(1, 1, 5000, 64, seed=1))
+    arguments = (query, key, value)
+    found = []
+    for threads in (1, 2, 3):
+        framework = arrays._NUMPY._replace(threads=lambda n=threads: n, parallel=address)
+        monkeypatch.setattr(arrays, "_NUMPY", framework)
+        used.clear()
+        twice = [sharpmax.attention(*arguments, policy=policy, **options) for _ in range(2)]
+        np.testing.assert_array_equal(*twice)
+        found.append(twice[0])
+        assert max(used, default=1) == threads
+    exact = [torch.from_numpy(x).double() for x in arguments]
+    options["sink"] = torch.tensor([0.5])
+    expected = sharpmax.attention(*exact, policy=policy, impl="reference", **options).numpy()
+    for output in found:
+        np.testing.assert_allclose(output, expected, atol=2e-5)
