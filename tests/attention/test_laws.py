@@ -18,7 +18,7 @@ from attention_cases import (
     may_refuse,
     run,
 )
-from sharpmax.policies import Exponential, Identity, LogLength, Policy
+from sharpmax.policies import EntropyTarget, Exponential, Identity, LogLength, Policy
 
 
 def made(*shape: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -200,6 +200,29 @@ def test_bit_identical_again_and_close_whatever_the_threads() -> None:
             assert torch.equal(one, other)
         for one, other in zip(results[0], results[k], strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("policy", [Exponential(1.0), EntropyTarget(1.0)], ids=repr)
+def test_gradients_are_bit_identical_again_and_close_whatever_the_threads(policy: Policy) -> None:
+    threads = torch.get_num_threads()
+    query, key, value = made(2, 4, 300, 32)
+    generator = torch.Generator().manual_seed(1)
+    bias, sink = torch.randn(4, 300, 300, generator=generator), torch.randn(4, generator=generator)
+    leaves = [x.requires_grad_() for x in (query, key[:, :2], value[:, :2], bias, sink)]
+    found = []
+    try:
+        for count in (1, 1, 2, 2, 3, 3):
+            torch.set_num_threads(count)
+            output = sharpmax.attention(
+                *leaves[:4], is_causal=True, enable_gqa=True, sink=sink, policy=policy, impl="cpu"
+            )
+            found.append(torch.autograd.grad(output.square().sum(), leaves))
+    finally:
+        torch.set_num_threads(threads)
+    for k in range(0, len(found), 2):
+        for one, again, first in zip(found[k], found[k + 1], found[0], strict=True):
+            assert torch.equal(one, again)
+            torch.testing.assert_close(one, first, atol=1e-5, rtol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
