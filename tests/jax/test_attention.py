@@ -243,6 +243,7 @@ def test_a_scale_can_be_learned() -> None:
     ("options", "message"),
     [
         ({"implementation": "fast"}, "implementation: expected one of"),
+        ({"implementation": ()}, r"implementation: expected one of .*, got \(\)"),
         ({"policy": 2.0}, "policy: expected a sharpmax policy or None, got 2.0"),
         ({"mask": np.ones((9, 11))}, "mask: expected booleans, got float"),
         ({"bias": np.ones((3, 9, 11))}, "bias: expected a shape that broadcasts to"),

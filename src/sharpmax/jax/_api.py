@@ -195,10 +195,9 @@ def choose(
         names = list(IMPLEMENTATIONS)
     else:
         names = [implementation] if isinstance(implementation, str) else list(implementation)
-        for name in names:
-            if name not in IMPLEMENTATIONS:
-                expected = ", ".join(IMPLEMENTATIONS)
-                raise ValueError(f"implementation: expected one of {expected}, got {name!r}")
+        if not names or not IMPLEMENTATIONS.keys() >= set(names):
+            expected = ", ".join(IMPLEMENTATIONS)
+            raise ValueError(f"implementation: expected one of {expected}, got {implementation!r}")
     reasons = []
     for name in names:
         candidate = IMPLEMENTATIONS[name]
