@@ -364,6 +364,18 @@ def test_a_policy_keeps_the_numbers_that_it_was_given() -> None:
     assert policy.reference.tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value", "attn_mask", "sink"])
+@pytest.mark.parametrize("queries", [1, 40], ids=["decode", "panels"])
+def test_tensors_without_memory_are_refused(name: str, queries: int) -> None:
+    """Their address is null, which stands for no mask and for no sink."""
+    tensors = {each: torch.ones(1, 2, 40, 4) for each in ("query", "key", "value")}
+    tensors["query"] = tensors["query"][:, :, :queries]
+    tensors |= {"attn_mask": torch.ones(1, 2, queries, 40), "sink": torch.ones(2)}
+    tensors[name] = torch._efficientzerotensor(tensors[name].shape)
+    with pytest.raises(RuntimeError, match="expects arrays with memory of their own"):
+        sharpmax.attention(**tensors, impl="cpu")
+
+
 @pytest.mark.parametrize(
     "other", [torch.Tensor.to_sparse, torch.Tensor.to_mkldnn], ids=["sparse", "mkldnn"]
 )

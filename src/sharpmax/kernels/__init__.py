@@ -51,6 +51,10 @@ _MOMENTS = struct.Struct("3q").pack
 _GRADIENTS = struct.Struct("17q").pack
 
 _NOTHING = (0, 0, 0, 0, 1)
+_NO_DATA = (
+    "sharpmax: the CPU attention expects arrays with memory of their own, and got one without, as "
+    "a functional tensor or one whose storage was freed; pass a copy"
+)
 
 
 def instructions() -> str:
@@ -69,6 +73,8 @@ def run(function: str, *structs: bytes) -> None:
     """
     status: int = getattr(load(), function)(*structs)
     if status:
+        if status == 1:
+            raise RuntimeError(_NO_DATA)
         if status == 2:
             raise MemoryError("sharpmax: no memory for the CPU attention")
         raise RuntimeError(f"sharpmax: the CPU attention failed (status {status})")
@@ -171,6 +177,13 @@ def _problem(
     scale, softcap, left, right, offset, sink_counted = settings
     batches, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
+    masked = _NOTHING if mask is None else described(mask)
+    added = address(sink)
+    # Without an address they would be none, and the result another one.
+    if (mask is not None and not masked[0] and 0 not in mask.shape) or (
+        sink is not None and not added and heads
+    ):
+        raise RuntimeError(_NO_DATA)
     return _PROBLEM(
         batches,
         heads,
@@ -191,8 +204,8 @@ def _problem(
         *described(query),
         *described(key),
         *(_NOTHING if value is None else described(value)),
-        *(_NOTHING if mask is None else described(mask)),
-        address(sink),
+        *masked,
+        added,
         parallel,
     )
 
