@@ -54,7 +54,7 @@ def size_table(results: Results) -> Table:
 
 
 def _directions(results: Results, found: Contrast, size: int, arm: str) -> str:
-    """Say on how many tables a larger size changes what the primary size does, or less."""
+    """Say on how many tables a larger size moves the AUC as the primary size does."""
     primary = design_of(results).report_size
     same = contrast(results, "report", primary, arm, (primary, "plain"), "auc")
     known = {} if same is None else same.differences
