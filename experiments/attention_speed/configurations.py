@@ -40,12 +40,13 @@ with care as well. Sinks are no part of the kernels."""
 
 RARE: dict[str, tuple[str, ...]] = {
     "measure": ("boolean mask", "bias and softcap", "tempered", "tempered decode"),
-    "attend": ("boolean mask", "bias and softcap", "one pass"),
+    "attend": ("boolean mask", "bias and softcap", "one pass", "one pass decode"),
     "by_query": ("boolean mask", "bias and softcap", "statistics"),
     "by_key": ("boolean mask", "bias and softcap", "statistics"),
     "count_visible": ("boolean mask", "bias and softcap"),
 }
-"""What each kernel is compiled for as well at width 128 in bfloat16, and some of it in float32."""
+"""What each kernel is compiled for as well at three widths in bfloat16, and some of it in float32
+at width 128."""
 
 RARE_IN_SINGLE = ("bias and softcap", "statistics")
 
@@ -75,8 +76,8 @@ def configurations() -> list[Configuration]:
     """Return all of them, those that most users meet first.
 
     In bfloat16, every tile of the table for causal attention and decoding at three widths; the
-    default tile at two other widths, and for other variants at one of the three. In float32 the
-    default tile at two widths, in float16 at one.
+    default tile at two other widths, and for other variants. In float32 the default tile at two
+    widths, in float16 at one.
     """
     found = []
     for (dtype, number), width, architecture, kernel in itertools.product(
@@ -85,7 +86,7 @@ def configurations() -> list[Configuration]:
         half = dtype == "bfloat16"
         if not half and width not in TILED_WIDTHS[dtype]:
             continue
-        rare = RARE[kernel] if half and width == 128 else ()
+        rare = RARE[kernel] if half and width in WIDTHS else ()
         if dtype == "float32" and width == 128:
             rare = tuple(each for each in RARE[kernel] if each in RARE_IN_SINGLE)
         for variant in COMMON[kernel] + rare:
@@ -153,11 +154,13 @@ def laid_out(configuration: Configuration) -> Launch:
         output = empty(8, 8, 1, value_width, dtype=torch.float32) if queries == 1 else row
         given |= {"value": value, "output": output, "odd": empty(LENGTH, dtype=torch.int32)}
         given |= dict.fromkeys(("known", "maximum", "relative"), rows)
+        once = variant.startswith("one pass")
+        held = queries == 1 and not once
         options |= {
             "negligible": -26.0,
-            "KNOWN": variant != "one pass",
-            "SCORES": "read" if queries == 1 else "",
-            "BITS": score_bits(dtype) if queries == 1 else 0,
+            "KNOWN": not once,
+            "SCORES": "read" if held else "",
+            "BITS": score_bits(dtype) if held else 0,
         }
     elif kernel == "count_visible":
         given["unsure"] = given["count"] = empty(1, 8, queries, dtype=torch.int32)

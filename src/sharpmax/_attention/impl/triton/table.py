@@ -114,7 +114,9 @@ def candidates(
     tile = found[0]
     if kernel == "by_key":
         return (tile._replace(rows=max(tile.rows // 2, 16)),)
-    return (tile._replace(keys=max(tile.keys // 2, 16)),)
+    # Of 16 keys, attend at width 64 spills with a mask.
+    least = 32 if kernel == "attend" and not single and entry == 0 else 16
+    return (tile._replace(keys=max(tile.keys // 2, least)),)
 
 
 def careful_tile(tile: Tile) -> Tile:
