@@ -39,8 +39,14 @@ COMMON: dict[str, tuple[str, ...]] = {
 with care as well. Sinks are no part of the kernels."""
 
 RARE: dict[str, tuple[str, ...]] = {
-    "measure": ("boolean mask", "bias and softcap", "tempered", "tempered decode"),
-    "attend": ("boolean mask", "bias and softcap", "one pass", "one pass decode"),
+    "measure": (
+        *("boolean mask", "bias and softcap", "tempered"),
+        *("boolean mask decode", "bias and softcap decode", "tempered decode"),
+    ),
+    "attend": (
+        *("boolean mask", "bias and softcap", "one pass"),
+        *("boolean mask decode", "bias and softcap decode", "one pass decode"),
+    ),
     "by_query": ("boolean mask", "bias and softcap", "statistics"),
     "by_key": ("boolean mask", "bias and softcap", "statistics"),
     "count_visible": ("boolean mask", "bias and softcap"),
@@ -131,10 +137,10 @@ def laid_out(configuration: Configuration) -> Launch:
     value_width = OTHER_WIDTHS.get(width, width)
     query, key = empty(1, 8, queries, width), empty(1, 2, LENGTH, width)
     value, row = empty(1, 2, LENGTH, value_width), empty(1, 8, queries, value_width)
-    biased = variant == "bias and softcap"
+    biased = variant.startswith("bias")
     settings = Settings(0.125, 30.0 if biased else 0.0, -1, 0, LENGTH - queries)
     mask = None
-    if biased or variant == "boolean mask":
+    if biased or variant.startswith("boolean"):
         mask = empty(1, 8, queries, LENGTH, dtype=dtype if biased else torch.bool)
     given: dict[str, Any] = {"query": query, "key": key, "mask": mask}
     options: dict[str, Any] = {"architecture": configuration.architecture}
@@ -147,9 +153,9 @@ def laid_out(configuration: Configuration) -> Launch:
         given |= dict.fromkeys(("maximum", "mass", "moment", "square", "ties"), rows)
         given["count"] = empty(1, 8, queries, dtype=torch.int32)
         options |= {"TEMPERED": "tempered" in variant, "TIED": queries > 1}
-        options["SCORES"] = {"decode": "write", "tempered decode": "read"}.get(variant, "")
         bits = max(score_bits(dtype), 24 if variant == "tempered decode" else 0)
-        options["BITS"] = bits if queries == 1 else 0
+        scores = "read" if variant == "tempered decode" else "write"
+        options |= {"SCORES": scores, "BITS": bits} if queries == 1 else {"SCORES": "", "BITS": 0}
     elif kernel == "attend":
         output = empty(8, 8, 1, value_width, dtype=torch.float32) if queries == 1 else row
         given |= {"value": value, "output": output, "odd": empty(LENGTH, dtype=torch.int32)}
