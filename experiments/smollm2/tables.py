@@ -191,7 +191,7 @@ def alternatives_tables(result: dict[str, Any]) -> list[Table]:
             caption=f"{settings['steps']} steps each, on the same data, under the same guard."
             " CPU minutes: processor time of the fit and the selection on all threads, which other"
             " programs on the machine change little; empty where the fit was taken over from an"
-            " earlier run, and for adapters without the predictions of the original model, which"
+            " earlier run. That of adapters leaves out the predictions of the original model, which"
             " serve all of them. kB: size of what is shipped. Kept: the share of the fitted change"
             " that the guard allows; 0 means that nothing held. Merges: whether it goes into"
             " the weights. Text loss: largest increase over all lengths, in nats per token, with a"
