@@ -1,6 +1,6 @@
 """Time how fast the explorer reacts, in headless Chromium, on a desktop and as on a phone.
 
-    python scripts/time_explorer.py [DIAGNOSIS]
+    python scripts/time_explorer.py [--diagnosis FILE] [--output FILE]
 
 One reaction is what follows a change at once: the numbers of the rules at n and at 37 lengths, the
 charts and tables that are on the screen, and layout; painting is not part of it. "length" moves n
@@ -12,6 +12,7 @@ four.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -23,6 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
+from sharpmax._files import machine, versions, write_sealed
 from sharpmax.report.explorer import write_explorer
 
 CHANGES = 60
@@ -121,9 +123,9 @@ def times(page: Path, device: str, profile: str) -> dict[str, list[float]]:
     return found["result"]["value"]  # type: ignore[no-any-return]
 
 
-def main(diagnosis: str | None = None) -> None:
-    """Print the median and the largest time of each kind of change."""
-    given = None
+def main(diagnosis: str | None = None, output: str | None = None) -> None:
+    """Print the median and the largest time of each kind of change; write all times to a file."""
+    given, found = None, {}
     if diagnosis is not None:
         from sharpmax.models import Diagnosis
 
@@ -136,12 +138,25 @@ def main(diagnosis: str | None = None) -> None:
         head += "window.timed.ready = () => onScreen.size > 0;\n</script>"
         page.write_text(head + tail, encoding="utf-8")
         for device in DEVICES:
-            for name, taken in times(page, device, f"{folder}/{device}").items():
+            found[device] = times(page, device, f"{folder}/{device}")
+            for name, taken in found[device].items():
                 kind, n = name.split()
                 middle, most = statistics.median(taken), max(taken)
                 line = f"median {middle:5.1f} ms  largest {most:5.1f} ms"
                 print(f"{device:7}  n = {int(n):9,}  {kind:7}  {line}")  # noqa: T201
+        if output is not None:
+            with Browser(f"{folder}/version") as browser:
+                name = browser.call("Browser.getVersion")["product"]
+            ran = {
+                "command": shlex.join(["python", "scripts/time_explorer.py", *sys.argv[1:]]),
+                "versions": {**versions(()), "browser": name},
+                "machine": machine(),
+            }
+            write_sealed(output, "times of the explorer", {**ran, "times": found})
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--diagnosis")
+    parser.add_argument("--output")
+    main(**vars(parser.parse_args()))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.common.timing import machine_line, read_benchmark, verdict
+from experiments.models_speed.explorer import explorer_table
 from experiments.models_speed.modules import modules_table
 from sharpmax.report._page.tables import Table
 
@@ -47,6 +48,8 @@ def tables(results: Path) -> dict[str, str]:
         made["models-calibration"] = calibration_table(calibrations).to_markdown(100)
     if (path := results / "modules.json").exists():
         made["models-modules"] = modules_table(read_benchmark(path)).to_markdown()
+    if (path := results / "explorer.json").exists():
+        made["explorer-times"] = explorer_table(path).to_markdown(100)
     return made
 
 
