@@ -28,6 +28,10 @@ _SLACK = 64
 _SOLVE = 1e-3
 """What the documented tolerance of EntropyTarget, 1e-4 nats, may move an output of size 1."""
 
+_SOLVED = 1e-4
+"""That tolerance. Where the entropy hardly falls with beta it leaves beta open, and with it the
+share of a sink that stands apart."""
+
 
 @dataclass
 class Outcome:
@@ -124,6 +128,8 @@ class _Rows:
         rounding = 2 * torch.finfo(case.query.dtype).eps * largest
         self.output_tolerance = tolerance.nan_to_num(nan=math.inf) + rounding
         kink = _SLACK * epsilon * (1.0 + reach)
+        if case.policy[0] == "entropy_target" and case.options.get("sink_role") == "apart":
+            kink = kink.clamp(min=_SOLVED)
         self.decided = (self.output_tolerance <= largest) & (exact.margin > kink) | ~self.alive
 
     def compare(self, impl: str, outcome: Outcome) -> None:
@@ -188,7 +194,8 @@ class _Gradients:
             size = float(gradient.abs().max()) if gradient.numel() else 0.0
             size = max(size, _terms(case, answer.beta))
             spread = float(_distance(coarse[name], gradient).max()) if gradient.numel() else 0.0
-            tolerance = 8 * spread + (4e3 * epsilon + rounding + blurred) * size
+            summed = rounding * max(1.0, _sharing(name, answer, gradient) ** 0.5 / 8)
+            tolerance = 8 * spread + (4e3 * epsilon + summed + blurred) * size
             # Terms beyond the range of a half-precision tensor cannot be added up in it.
             beyond = size > torch.finfo(case.query.dtype).max
             self.tolerance[name] = torch.tensor([math.inf if beyond else tolerance])
@@ -212,6 +219,12 @@ def _terms(case: Case, beta: Tensor) -> float:
     sharpest = float(beta.detach().max()) if beta.numel() else 1.0
     factor = sharpest * _scale(case) * max(_largest(case.key), _largest(case.query))
     return max(1.0, factor) * _largest(case.value)
+
+
+def _sharing(name: str, answer: oracle.Answer, gradient: Tensor) -> float:
+    """How many rows share an entry of a bias or a sink: each brings a rounding of its output."""
+    shared = {"attn_mask": gradient.shape[-1:].numel(), "sink": 1}.get(name, 0)
+    return shared * answer.entropy.numel() / max(gradient.numel(), 1)
 
 
 def _scale(case: Case) -> float:

@@ -18,9 +18,10 @@ class EntropyTarget(Policy):
     """Sharpen a row until its entropy is the target: H(softmax(beta e)) = target, in nats.
 
     Rows at or below the target are left alone (beta = 1). The equation has one solution, since
-    dH/dbeta = -beta Var(e) <= 0. At most 33 measurements of the rows find it to 1e-4 nats. A row
-    gets beta = limit if the solution lies beyond the limit, or if there is none because more than
-    exp(target) logits tie for the maximum.
+    dH/dbeta = -beta Var(e) <= 0. At most 33 measurements of the rows find it to 1e-4 nats; if a
+    range of betas comes that near, beta is one of them. A row gets beta = limit if the solution
+    lies beyond the limit, or if there is none because more than exp(target) logits tie for the
+    maximum.
 
     Gradients are those of the solution (implicit differentiation), not of the steps to it. A row
     that is left alone has none: its beta stays 1. At the limit beta follows the limit alone, and
