@@ -30,3 +30,8 @@ def pytest_collection_finish() -> None:
     # would look at all of them, and benchmarks collect before each timing.
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    # What stays frozen until the end, Triton would report as leaked.
+    gc.unfreeze()
