@@ -212,8 +212,8 @@ def compile_kernels(
     """Compile the Triton kernels for every architecture of the table, without a device.
 
     Writes registers, spills, shared memory and matrix instructions to OUTPUT/compilation.json. Ends
-    with exit code 1 if a kernel spills, does not fit or has no matrix instruction. All
-    configurations take half an hour on one core; options choose some. With --resume, records of
+    with exit code 1 if a kernel spills, does not fit or has no matrix instruction. A
+    configuration takes one to three seconds; options choose some. With --resume, records of
     kernels that have changed since are made again.
     """
     if os.environ.get("TRITON_INTERPRET", "0") == "1":

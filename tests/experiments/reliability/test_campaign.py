@@ -9,7 +9,8 @@ from experiments.reliability import campaign as campaigns
 from experiments.reliability import run as runs
 from experiments.reliability.__main__ import app
 from experiments.reliability.campaign import Campaign
-from experiments.reliability.compare import Outcome
+from experiments.reliability.cases import make_case
+from experiments.reliability.compare import Outcome, check
 from experiments.reliability.tables import kinds_table, worst_table
 from sharpmax import kernels
 from sharpmax._files import SettingsChangedError
@@ -71,6 +72,14 @@ def test_chosen_implementations_take_every_case(tmp_path: Path) -> None:
     with pytest.raises(SettingsChangedError, match="reference"):
         Campaign.resume(tmp_path / "campaign.json", 3)
     assert "expected one of" in CliRunner().invoke(app, [*words, "--impl", "cuda"]).output
+
+
+@pytest.mark.parametrize("index", [70912, 114519])
+def test_what_a_precision_cannot_decide_is_not_wrong(index: int) -> None:
+    # A float16 bias that 1,176 rows share, and an EntropyTarget that many betas meet.
+    outcome = check(make_case(21, index), ["cpu"])["cpu"]
+    assert outcome.rows > 0
+    assert outcome.wrong == 0
 
 
 def test_tables() -> None:
