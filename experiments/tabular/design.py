@@ -65,7 +65,7 @@ QUICK: Final = Design(
     candidates=("log-length", "exponential-0.125"),
     also_chosen=("paper",),
     report_size=1_400,
-    other_sizes=(),
+    other_sizes=(1_500,),
 )
 
 
@@ -113,6 +113,8 @@ def added_cells(
 ) -> Iterator[Cell]:
     """Yield cells that were added after the primary result was known: they are exploratory.
 
+    Gradient boosting is there at every size, to show what more rows could give.
+
     Args:
         design: The design.
         tables: The tables.
@@ -137,6 +139,8 @@ def added_cells(
                     yield Cell(info.name, split, size, "matched")
                     if fitted:
                         yield Cell(info.name, split, size, "fitted")
+                if info.rows >= size + design.test_rows:
+                    yield Cell(info.name, split, size, "boosting")
     for info in report:
         for arm in OTHER_ROWS:
             yield Cell(info.name, design.splits[0], design.report_size, arm)

@@ -259,7 +259,10 @@ def _predicted(
     given = arms.Given(context, classes, drawn.test_x, int(y.max()) + 1)
     if arms.is_remedy(cell.arm):
         return arms.remedy(cell.arm, model, given, cell.split), drawn.test_y, {}
+    large = cell.size > plan.report_size
     if cell.arm == "plain":
+        if large:
+            return arms.sharpened(model, arms.PLAIN, given), drawn.test_y, {}
         if cell.size == arms.TRAINED:
             logits, entropies = arms.entropies(model, given)
             return arms.Predicted(logits), drawn.test_y, {"entropy": entropies}
@@ -267,7 +270,7 @@ def _predicted(
     reference = results.find_heads("entropy", cell.table, cell.split, arms.TRAINED)
     matched = results.find_heads("beta", cell.table, cell.split, cell.size)
     assert reference is not None
-    policy = arms.policies_of(cell.arm, reference, matched, strengths)
+    policy = arms.policies_of(cell.arm, reference, matched, strengths, watch=not large)
     predicted = arms.sharpened(model, policy, given)
     adaptive = design.chosen_arm(plan, results, adaptive=True)
     heads = {}

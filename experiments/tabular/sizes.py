@@ -171,7 +171,7 @@ def draw_sizes(results: Results, path: Path) -> Path | None:
             "more rows.",
         )  # fmt: skip
         handles = [each.get_legend_handles_labels()[0] for each in panels[:, 0]]
-        style.write_legend(figure, [handles[0][0], *handles[1]], 0.85)
+        style.write_legend(figure, [handles[0][0], handles[0][-1], *handles[1]], 0.85)
         figure.subplots_adjust(left=0.09, right=0.98, bottom=0.1, top=0.76, wspace=0.3, hspace=0.16)
         return style.save(figure, path)
 
@@ -181,10 +181,11 @@ def _draw_levels(
 ) -> None:
     # Sizes differ in their number of splits.
     first = {cell for cell in results.records if cell.split == design_of(results).splits[0]}
-    for each, color in (("plain", style.BLACK), (arm, style.BLUE)):
+    shown = (("plain", style.BLACK), (arm, style.BLUE), ("boosting", style.SOFT))
+    for each, color in shown:
         known = [size for size in sizes if names <= _tables(results, size, each)]
         means = [_mean(results, size, each, measure, names, first) for size in known]
-        name = "plain softmax" if each == "plain" else each
+        name = {"plain": "plain softmax", "boosting": "gradient boosting"}.get(each, each)
         axes.plot(known, means, color=color, linewidth=1.3, marker=".", label=name)
 
 

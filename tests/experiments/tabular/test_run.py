@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.common.command import main
-from experiments.tabular import run
+from experiments.tabular import arms, run
 from experiments.tabular.__main__ import app
 from experiments.tabular.arms import REMEDIES
 from experiments.tabular.design import OTHER_ROWS, QUICK
@@ -40,8 +41,8 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
 
     assert _call("run", "--quick", "--resume", *folder) == 0
     results = Results.load(path)
-    arms = {cell.arm for cell in results.records if cell.size == QUICK.report_size}
-    assert arms == {
+    named = {cell.arm for cell in results.records if cell.size == QUICK.report_size}
+    assert named == {
         "plain",
         "log-length",
         "exponential-0.125",
@@ -60,6 +61,9 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
     }
     assert beta["exponential-0.125"] > 1.0
     assert beta["matched"] == beta["matched-heads"] == pytest.approx(beta["exponential-0.125"])
+    beyond = {cell.arm: record for cell, record in results.records.items() if cell.size == 1_500}
+    assert {"plain", "log-length", "exponential-0.125", "boosting"} <= beyond.keys()
+    assert beyond["exponential-0.125"].beta is None
     assert (tmp_path / "report.png").stat().st_size > 10_000
     assert "Tables held back, contexts of 1,400 rows. 1 split." in capsys.readouterr().out
 
@@ -72,6 +76,24 @@ def test_a_quick_run_resumes_and_ends_with_its_table_and_its_figure(
     text = (tmp_path / "tables.md").read_text(encoding="utf-8")
     assert "| log-length |" in text
     assert "| cancer | target | report |" in text
+
+
+def test_large_contexts_take_the_kernel_for_the_same_predictions() -> None:
+    model, tables, load = run._quick()
+    x, y = load(tables[1].name)
+    given = arms.Given(x[:1_100], y[:1_100], x[1_100:1_200], 2)
+    plain, entropies = arms.entropies(model, given)
+    np.testing.assert_allclose(arms.sharpened(model, arms.PLAIN, given).logits, plain, atol=1e-4)
+    watched, fused = (
+        arms.sharpened(
+            model, arms.policies_of("exponential-0.25", entropies - 0.5, watch=watch), given
+        )
+        for watch in (True, False)
+    )
+    assert watched.beta is not None
+    assert watched.beta.min() > 1.05
+    assert fused.beta is None
+    np.testing.assert_allclose(fused.logits, watched.logits, atol=1e-4)
 
 
 def test_a_run_is_not_resumed_with_another_design(tmp_path: Path) -> None:
