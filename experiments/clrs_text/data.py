@@ -246,7 +246,7 @@ class TrainingData:
         return drawn
 
 
-def batches(encoded: Sequence[Encoded], tokens: int) -> Iterator[tuple[list[int], Batch]]:
+def batches(encoded: Sequence[Encoded], tokens: float) -> Iterator[tuple[list[int], Batch]]:
     """Group examples of similar length into batches.
 
     Args:

@@ -36,6 +36,7 @@ Positions = Literal["places", "shifted", "none", "randomised", "rotary"]
 """The positional information that the model receives, see `Recipe`."""
 
 Optimiser = Literal["muon", "adamw"]
+Products = Literal["float32", "bfloat16"]
 
 Method = Literal["softmax", "paper", "exponential", "by-row", "calibrated"]
 """The attention at inference, for a model that was trained with plain softmax."""
@@ -111,7 +112,7 @@ class Recipe:
         batch: Examples per batch, over all algorithms and sizes.
         curriculum: Share of the steps over which the largest size grows to its full value; 0 uses
             all sizes from the start.
-        optimiser: "muon" updates the matrices of layers with `torch.optim.Muon` and the rest with
+        optimiser: "muon" updates the matrices of layers with Muon and the rest with
             AdamW; "adamw" updates everything with AdamW.
         learning_rate: The peak. It rises over `warmup` steps and falls to a twentieth along half a
             cosine.
@@ -134,6 +135,7 @@ class Recipe:
         model: Name or folder of a pretrained model to train instead of the small one, with its own
             tokenizer and positions.
         rank: Rank of the LoRA adapters for `model`; 0 trains all weights.
+        products: Type of the factors when the small decoder is trained; tests are in float32.
     """
 
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -164,6 +166,7 @@ class Recipe:
     fixed: bool = True
     model: str | None = None
     rank: int = 8
+    products: Products = "float32"
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -171,6 +174,7 @@ class Recipe:
             ("attention", Attention),
             ("positions", Positions),
             ("optimiser", Optimiser),
+            ("products", Products),
         ):
             if (value := getattr(self, name)) not in get_args(kind):
                 expected = ", ".join(get_args(kind))
