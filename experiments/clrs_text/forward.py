@@ -43,8 +43,9 @@ def training_logits(
     tree = _tree(batch)
     answers = batch.targets >= 0
     states = decoder.get_input_embeddings()(tree.tokens) + decoder.places(tree.positions)
-    rows = torch.cat([F.pad(part, (0, batch.tokens.shape[1] - part.shape[1])) for part in tree.parts])
-    rows = rows.gather(1, batch.before)[answers]
+    longest = batch.tokens.shape[1]
+    padded = torch.cat([F.pad(part, (0, longest - part.shape[1])) for part in tree.parts])
+    rows = padded.gather(1, batch.before)[answers]
     layers = decoder.model.layers
     for number, layer in enumerate(layers):
         own = layer.self_attn
