@@ -119,8 +119,8 @@ def _normed(norm: Any, states: Tensor) -> Tensor:
 
 def _by_head(together: Tensor, width: int) -> tuple[Tensor, ...]:
     """Split queries, keys and values, each [examples, heads, tokens, width]."""
-    parted = together.unflatten(-1, (3, -1, width))
-    return parted.permute(2, 0, 3, 1, 4).unbind()
+    parted: Tensor = together.unflatten(-1, (3, -1, width))  # type: ignore[no-untyped-call]
+    return torch.unbind(parted.permute(2, 0, 3, 1, 4))
 
 
 def _product(states: Tensor, dtype: torch.dtype, *projections: Any) -> Tensor:

@@ -40,15 +40,14 @@ _SEED = 1_000_005
 
 LEVERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "the recipe": {},
-    "heads start at random": {"similar": False},
-    "waves share their directions": {"apart": False, "similar": False},
+    "waves share their directions": {"apart": False},
     "less noise": {"noise": 0.5},
     "four heads of 32, feed-forward of 256": {"head_width": 32, "hidden": 256},
     "two heads of 64": {"heads": 2},
     "every algorithm as often": {"repeats": 1},
     "logits start at their usual scale": {"gain": 1.0},
-    "learning rate 0.003": {"learning_rate": 3e-3},
-    "learning rate 0.012": {"learning_rate": 12e-3},
+    "learning rate 0.002": {"learning_rate": 2e-3},
+    "learning rate 0.008": {"learning_rate": 8e-3},
     "largest size grows over 0.4 of the steps": {"curriculum": 0.4},
     "batches of 64": {"batch": 64},
     "three layers": {"layers": 3},

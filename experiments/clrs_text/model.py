@@ -104,9 +104,7 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         if recipe.positions in ("places", "shifted"):
             model.places = _place_embedding(integers)
         if recipe.apart:
-            directions = _set_apart(model, tokenizer.vocabulary, recipe)
-            if recipe.similar:
-                _start_as_lookups(model, directions)
+            _set_apart(model, tokenizer.vocabulary, recipe)
         model.get_input_embeddings().weight.requires_grad_(not recipe.fixed)
     decoder: PreTrainedModel = model
     return decoder
@@ -126,20 +124,8 @@ def _start_as_copies(model: Any) -> None:
             attention.o_proj.weight.copy_(orthogonal.T)
 
 
-def _start_as_lookups(model: Any, directions: Tensor) -> None:
-    """Make the heads of the first layer start by attending to close numbers.
-
-    Sorting and searching seek the next larger number, which training has to move them to.
-    """
-    attention = model.model.layers[0].self_attn
-    for projection in (attention.q_proj, attention.k_proj):
-        by_head = projection.weight.detach().unflatten(0, (-1, attention.head_dim))
-        # Half the usual logits: a number that seeks others should not find itself alone.
-        by_head[:, : len(directions)] = directions[: attention.head_dim] / 2**0.5
-
-
-def _set_apart(model: Any, vocabulary: Sequence[str], recipe: Recipe) -> Tensor:
-    """Give the waves of decimals directions of their own, cleared of all else; return these."""
+def _set_apart(model: Any, vocabulary: Sequence[str], recipe: Recipe) -> None:
+    """Give the waves of decimals directions of their own, and clear these of all else."""
     weight, width = model.get_input_embeddings().weight.detach(), recipe.width
     found = [token for token, text in enumerate(vocabulary) if _DECIMAL.fullmatch(text)]
     texts, which = np.unique([vocabulary[token].strip() for token in found], return_inverse=True)
@@ -153,7 +139,6 @@ def _set_apart(model: Any, vocabulary: Sequence[str], recipe: Recipe) -> Tensor:
     waves = number_features([float(text) for text in texts], periods).float()[which]
     weight[found] += waves @ directions / (2 * recipe.waves) ** 0.5
     weight[found] /= (1 + recipe.noise**2) ** 0.5
-    return directions
 
 
 def _place_embedding(integers: Tensor) -> PlaceEmbedding:

@@ -33,7 +33,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update all matrices."""
         for group in self.param_groups:
             shapes = defaultdict(list)

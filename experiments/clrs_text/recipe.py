@@ -139,8 +139,6 @@ class Recipe:
         gain: Initial weight of the last normalisation, which scales the logits of answers.
         apart: Whether the waves of decimals have directions of their own, in which no other
             embedding has a component, so that neither noise nor indices blur the order of numbers.
-        similar: Whether the heads of the first layer start by attending to close numbers; it needs
-            `apart`.
         products: Type of the factors when the small decoder is trained; tests are in float32.
     """
 
@@ -175,7 +173,6 @@ class Recipe:
     repeats: int = 1
     gain: float = 1.0
     apart: bool = False
-    similar: bool = False
     products: Products = "float32"
 
     def __post_init__(self) -> None:
@@ -212,8 +209,6 @@ class Recipe:
                 f"waves: expected at most {self.width // 2}, half of the width, for directions of "
                 f"their own, got {self.waves}"
             )
-        if self.similar and not self.apart:
-            raise ValueError("similar: expected 'apart' too, for the directions of close numbers")
         for algorithm, (smallest, largest) in self.lengths.items():
             if not 1 <= smallest <= largest:
                 raise ValueError(
@@ -348,8 +343,7 @@ def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False
 
     Lists begin at any index that a test of 16 times the largest size has, a share of the inputs are
     near ties, and averaged weights are tested. Numbers differ by waves that nothing else blurs, and
-    by much noise; heads are wide enough for all waves, and those of the first layer start
-    by seeking close numbers. `levers` measures what each of these changes.
+    by much noise; heads are wide enough for all waves. `levers` measures what each part changes.
 
     Args:
         lengths: The smallest and the largest training size, by algorithm.
@@ -368,12 +362,11 @@ def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False
         repeats=2,
         averaging=0.998,
         steps=6000,
-        learning_rate=5e-3,
+        learning_rate=4e-3,
         head_width=None if quick else 64,
         hidden=16 if quick else 128,
         noise=1.0,
         gain=2.0,
         apart=not quick,
-        similar=not quick,
         products="bfloat16",
     )
