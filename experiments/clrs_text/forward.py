@@ -119,7 +119,7 @@ def _normed(norm: Any, states: Tensor) -> Tensor:
 
 def _by_head(together: Tensor, width: int) -> tuple[Tensor, ...]:
     """Split queries, keys and values, each [examples, heads, tokens, width]."""
-    parted: Tensor = together.unflatten(-1, (3, -1, width))  # type: ignore[no-untyped-call]
+    parted: Tensor = together.unflatten(-1, (3, -1, width))
     return torch.unbind(parted.permute(2, 0, 3, 1, 4))
 
 
