@@ -339,7 +339,7 @@ def small_recipe(
 
 
 def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False) -> Recipe:
-    """Make the recipe of models that answer nearly all questions of their training sizes.
+    """Make the recipe of models that should answer all questions of their training sizes.
 
     Lists begin at any index that a test of 16 times the largest size has, a share of the inputs are
     near ties, and averaged weights are tested. Numbers differ by waves that nothing else blurs, and
