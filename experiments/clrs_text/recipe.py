@@ -342,8 +342,7 @@ def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False
     """Make the recipe of models that should answer all questions of their training sizes.
 
     Lists begin at any index that a test of 16 times the largest size has, a share of the inputs are
-    near ties, and averaged weights are tested. Numbers differ by waves that nothing else blurs, and
-    by much noise; heads are wide enough for all waves. `levers` measures what each part changes.
+    near ties, and averaged weights are tested. `levers` measures what each part changes.
 
     Args:
         lengths: The smallest and the largest training size, by algorithm.
@@ -356,17 +355,5 @@ def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False
     largest = max((high for _, high in lengths.values()), default=0)
     places = min(PLACES, 16 * largest + 3)
     return replace(
-        recipe,
-        places=places,
-        ties=0.3,
-        repeats=2,
-        averaging=0.998,
-        steps=6000,
-        learning_rate=4e-3,
-        head_width=None if quick else 64,
-        hidden=16 if quick else 128,
-        noise=1.0,
-        gain=2.0,
-        apart=not quick,
-        products="bfloat16",
+        recipe, places=places, ties=0.3, averaging=0.998, steps=20_000, products="bfloat16"
     )
