@@ -185,7 +185,7 @@ def training_examples(recipe: Recipe, seed: int, step: int) -> list[Example]:
     """
     rng = np.random.default_rng((_CHOICE, seed, step))
     near = np.random.default_rng((_TIES, seed, step))
-    names = list(recipe.lengths)
+    names = [name for name in recipe.lengths for _ in range(1 if name in SORTS else recipe.repeats)]
     grown = min(1.0, (step + 1) / max(1.0, recipe.curriculum * recipe.steps))
     drawn = []
     for number in range(recipe.batch):
@@ -216,7 +216,7 @@ class TrainingData:
         self._seed = seed
         # Everything that `training_examples` depends on.
         described = recipe.to_dict()
-        names = ("lengths", "batch", "curriculum", "steps", "ties")
+        names = ("lengths", "batch", "curriculum", "steps", "ties", "repeats")
         text = json.dumps([described[name] for name in names])
         digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
         self._folder = folder / f"{digest}-seed-{seed}" if folder else None
@@ -246,7 +246,7 @@ class TrainingData:
         return drawn
 
 
-def batches(encoded: Sequence[Encoded], tokens: int) -> Iterator[tuple[list[int], Batch]]:
+def batches(encoded: Sequence[Encoded], tokens: float) -> Iterator[tuple[list[int], Batch]]:
     """Group examples of similar length into batches.
 
     Args:

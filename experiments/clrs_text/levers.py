@@ -40,14 +40,19 @@ _SEED = 1_000_005
 
 LEVERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "the recipe": {},
+    "waves with directions of their own": {"apart": True},
+    "much noise": {"noise": 1.0},
     "four heads of 64, feed-forward of 128": {"head_width": 64, "hidden": 128},
-    "24 finer waves, less noise": {"waves": 24, "shortest": 0.0025, "noise": 0.2},
     "two heads of 64": {"heads": 2},
+    "sorts half as often as others": {"repeats": 2},
+    "logits start at twice their usual scale": {"gain": 2.0},
+    "learning rate 0.002": {"learning_rate": 2e-3},
     "learning rate 0.008": {"learning_rate": 8e-3},
     "largest size grows over 0.4 of the steps": {"curriculum": 0.4},
     "batches of 64": {"batch": 64},
     "three layers": {"layers": 3},
     "no near ties": {"ties": 0.0},
+    "products in float32": {"products": "float32"},
     "last weights, not their average": {"averaging": 0.0},
     "lists begin at their first place": {"positions": "places"},
 }
@@ -62,6 +67,10 @@ def levers(
     ] = "quicksort,minimum",
     largest: Annotated[int, typer.Option(min=4, help="Largest training size.")] = 16,
     each: Annotated[int, typer.Option(min=1, help="Questions per algorithm and size.")] = 200,
+    only: Annotated[
+        str,
+        typer.Option(help="Numbers of levers, with commas; 0 is the recipe.", show_default="all"),
+    ] = "",
     output: Output = Path("build/clrs_text/levers"),
     quick: Quick = False,
     resume: Resume = False,
@@ -83,7 +92,10 @@ def levers(
         if not resume and any(output.glob("*.json")):
             refuse_earlier(output)
         command = current_command(context)
+        chosen = only.split(",") if only else [str(number) for number in range(len(LEVERS))]
         for number, (name, change) in enumerate(LEVERS.items()):
+            if str(number) not in chosen:
+                continue
             with console.status(name) as status:
                 path = output / f"{number:02}.json"
                 _keep(path, name, replace(recipe, **change), each, command, status.update)

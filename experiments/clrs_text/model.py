@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ _LONGEST_PERIOD = 4.0
 # Periods of the waves that represent integers, down to 2.5. The noise separates neighbours;
 # integers, which serve as marks and indices, need the most.
 _INTEGERS = (np.geomspace(256.0, 2.5, 12), 1.0)
+
+_DECIMAL = re.compile(r" ?-?[0-9]+\.[0-9]+")
 
 
 def prepared(recipe: Recipe, seed: int) -> tuple[PreTrainedModel, Encoder]:
@@ -88,6 +91,7 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
         torch.manual_seed(seed)
         model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
         _start_as_copies(model)
+        model.model.norm.weight.detach().fill_(recipe.gain)
         whole = range(recipe.places - 2)
         integers = _embedded(whole, *_INTEGERS, recipe.width)
         if recipe.values:
@@ -99,6 +103,8 @@ def build_model(recipe: Recipe, tokenizer: Characters, seed: int) -> PreTrainedM
             integers = torch.stack([table[known[str(index)]] for index in whole])
         if recipe.positions in ("places", "shifted"):
             model.places = _place_embedding(integers)
+        if recipe.apart:
+            _set_apart(model, tokenizer.vocabulary, recipe)
         model.get_input_embeddings().weight.requires_grad_(not recipe.fixed)
     decoder: PreTrainedModel = model
     return decoder
@@ -116,6 +122,23 @@ def _start_as_copies(model: Any) -> None:
         with torch.no_grad():
             attention.v_proj.weight.copy_(orthogonal)
             attention.o_proj.weight.copy_(orthogonal.T)
+
+
+def _set_apart(model: Any, vocabulary: Sequence[str], recipe: Recipe) -> None:
+    """Give the waves of decimals directions of their own, and clear these of all else."""
+    weight, width = model.get_input_embeddings().weight.detach(), recipe.width
+    found = [token for token, text in enumerate(vocabulary) if _DECIMAL.fullmatch(text)]
+    texts, which = np.unique([vocabulary[token].strip() for token in found], return_inverse=True)
+    spaced = torch.tensor([vocabulary[token].startswith(" ") for token in found])
+    directions = nn.init.orthogonal_(torch.empty(2 * recipe.waves, width))
+    weight[found] = recipe.noise * torch.randn(len(texts), width)[which] / width**0.5
+    weight[found] += spaced[:, None] * torch.randn(width) / (2 * width**0.5)
+    for table in (weight, *model.places.buffers()):
+        table -= table @ directions.T @ directions
+    periods = np.geomspace(_LONGEST_PERIOD, recipe.shortest, recipe.waves)
+    waves = number_features([float(text) for text in texts], periods).float()[which]
+    weight[found] += waves @ directions / (2 * recipe.waves) ** 0.5
+    weight[found] /= (1 + recipe.noise**2) ** 0.5
 
 
 def _place_embedding(integers: Tensor) -> PlaceEmbedding:

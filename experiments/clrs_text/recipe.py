@@ -36,6 +36,7 @@ Positions = Literal["places", "shifted", "none", "randomised", "rotary"]
 """The positional information that the model receives, see `Recipe`."""
 
 Optimiser = Literal["muon", "adamw"]
+Products = Literal["float32", "bfloat16"]
 
 Method = Literal["softmax", "paper", "exponential", "by-row", "calibrated"]
 """The attention at inference, for a model that was trained with plain softmax."""
@@ -111,7 +112,7 @@ class Recipe:
         batch: Examples per batch, over all algorithms and sizes.
         curriculum: Share of the steps over which the largest size grows to its full value; 0 uses
             all sizes from the start.
-        optimiser: "muon" updates the matrices of layers with `torch.optim.Muon` and the rest with
+        optimiser: "muon" updates the matrices of layers with Muon and the rest with
             AdamW; "adamw" updates everything with AdamW.
         learning_rate: The peak. It rises over `warmup` steps and falls to a twentieth along half a
             cosine.
@@ -134,6 +135,11 @@ class Recipe:
         model: Name or folder of a pretrained model to train instead of the small one, with its own
             tokenizer and positions.
         rank: Rank of the LoRA adapters for `model`; 0 trains all weights.
+        repeats: How many times as often as each sort every other algorithm is drawn.
+        gain: Initial weight of the last normalisation, which scales the logits of answers.
+        apart: Whether the waves of decimals have directions of their own, in which no other
+            embedding has a component, so that neither noise nor indices blur the order of numbers.
+        products: Type of the factors when the small decoder is trained; tests are in float32.
     """
 
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -164,6 +170,10 @@ class Recipe:
     fixed: bool = True
     model: str | None = None
     rank: int = 8
+    repeats: int = 1
+    gain: float = 1.0
+    apart: bool = False
+    products: Products = "float32"
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -171,11 +181,12 @@ class Recipe:
             ("attention", Attention),
             ("positions", Positions),
             ("optimiser", Optimiser),
+            ("products", Products),
         ):
             if (value := getattr(self, name)) not in get_args(kind):
                 expected = ", ".join(get_args(kind))
                 raise ValueError(f"{name}: expected one of {expected}, got {value!r}")
-        for name in ("steps", "batch", "layers", "heads"):
+        for name in ("steps", "batch", "layers", "heads", "repeats"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
         for name in ("ties", "averaging"):
@@ -192,6 +203,11 @@ class Recipe:
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"width: expected a multiple of twice the {self.heads} heads, got {self.width}"
+            )
+        if self.apart and 2 * self.waves > self.width:
+            raise ValueError(
+                f"waves: expected at most {self.width // 2}, half of the width, for directions of "
+                f"their own, got {self.waves}"
             )
         for algorithm, (smallest, largest) in self.lengths.items():
             if not 1 <= smallest <= largest:
@@ -323,10 +339,10 @@ def small_recipe(
 
 
 def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False) -> Recipe:
-    """Make the recipe of models that answer nearly all questions of their training sizes.
+    """Make the recipe of models that should answer all questions of their training sizes.
 
     Lists begin at any index that a test of 16 times the largest size has, a share of the inputs are
-    near ties, and averaged weights are tested. The document says what each of these changes.
+    near ties, and averaged weights are tested. `levers` measures what each part changes.
 
     Args:
         lengths: The smallest and the largest training size, by algorithm.
@@ -338,4 +354,6 @@ def learnt_recipe(lengths: Mapping[str, tuple[int, int]], *, quick: bool = False
     recipe = small_recipe(lengths, positions="shifted", quick=quick)
     largest = max((high for _, high in lengths.values()), default=0)
     places = min(PLACES, 16 * largest + 3)
-    return replace(recipe, places=places, ties=0.3, averaging=0.998, steps=20_000)
+    return replace(
+        recipe, places=places, ties=0.3, averaging=0.998, steps=20_000, products="bfloat16"
+    )

@@ -16,13 +16,14 @@ from experiments.clrs_text.data import Batch, TrainingData, batches
 from experiments.clrs_text.forward import training_logits
 from experiments.clrs_text.methods import TrainedAttention
 from experiments.clrs_text.model import answer_logits, prepared
+from experiments.clrs_text.muon import Muon
 from experiments.clrs_text.recipe import Recipe
 from experiments.common.checkpoint import read_tensors, write_tensors
 from sharpmax._files import SettingsChangedError
 
 __all__ = ["Progress", "Training", "load_trained", "train", "weighted_loss"]
 
-# Tokens per forward pass; a batch may take several.
+# Tokens per forward pass, if the model is not the small decoder; a batch may take several.
 _AT_ONCE = 512
 # Steps between reports.
 _REPORT = 10
@@ -91,7 +92,7 @@ class Training:
                     group["lr"] = self._learning_rate()
                 optimiser.zero_grad(set_to_none=True)
             total = 0.0
-            for _, batch in batches(encoded, _AT_ONCE):
+            for _, batch in batches(encoded, math.inf if self._small else _AT_ONCE):
                 loss = weighted_loss(self.logits(batch), batch.targets) / total_weight
                 loss.backward()
                 total += loss.item()
@@ -106,10 +107,16 @@ class Training:
 
     def logits(self, batch: Batch) -> Tensor:
         """Return the logits of the answer tokens of a batch, [answers, vocabulary]."""
-        if hasattr(self.model, "places"):
-            return training_logits(self.model, batch, self.attention.attend)
+        if self._small:
+            dtype = getattr(torch, self.recipe.products)
+            return training_logits(self.model, batch, self.attention.attend, dtype)
         with self.attention:
             return answer_logits(self.model, batch)[batch.targets >= 0]
+
+    @property
+    def _small(self) -> bool:
+        """Whether the model is the small decoder with embeddings of places."""
+        return hasattr(self.model, "places")
 
     def save(self, path: Path) -> None:
         """Write the weights and the state of the optimisers."""
@@ -197,9 +204,7 @@ class Training:
             embeddings = self.model.get_input_embeddings().weight
             inner = [p for p in matrices if p is not embeddings]
             matrices = [p for p in matrices if p is embeddings]
-            optimisers.append(
-                torch.optim.Muon(inner, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-            )
+            optimisers.append(Muon(inner, weight_decay=decay))
         groups = [
             {"params": matrices, "weight_decay": decay},
             {"params": others, "weight_decay": 0.0},

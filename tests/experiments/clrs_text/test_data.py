@@ -197,3 +197,9 @@ def test_near_ties_have_close_numbers_and_right_answers() -> None:
     assert min(spreads) < 0.05 < 0.4 < max(spreads)
     drawn = training_examples(Recipe({"minimum": (8, 8)}, ties=1.0), 0, 0)
     assert drawn[0] == example("minimum", 8, seed=0, index=0, ties=True)
+
+
+def test_what_does_not_sort_is_drawn_more_often() -> None:
+    recipe = Recipe({"minimum": (4, 4), "quicksort": (4, 4)}, repeats=9, batch=400)
+    names = [one.algorithm for one in training_examples(recipe, 0, 0)]
+    assert 320 < names.count("minimum") < 395

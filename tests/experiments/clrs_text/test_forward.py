@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from experiments.clrs_text.data import batches
+from experiments.clrs_text.forward import _tree, training_logits
 from experiments.clrs_text.model import answer_logits
 from experiments.clrs_text.recipe import Attention, Recipe
 from experiments.clrs_text.training import Training, weighted_loss
@@ -41,4 +42,24 @@ def test_losses_and_gradients_are_those_of_the_whole_model(attention: Attention)
         gradients.append({"logits": logits.detach(), **found})
     for name, one in gradients[0].items():
         torch.testing.assert_close(one, gradients[1][name], rtol=1e-4, atol=1e-5, msg=name)
+    if attention == "softmax":
+        # Rounded factors change little.
+        rounded = training_logits(training.model, batch, training.attention.attend, torch.bfloat16)
+        torch.testing.assert_close(rounded, gradients[0]["logits"], rtol=0.0, atol=0.1)
+        assert not torch.equal(rounded, gradients[0]["logits"])
     assert any("scales" in name for name in found) == (attention in ("ssmax", "exponential"))
+
+
+def test_shared_beginnings_are_computed_once() -> None:
+    training = Training(_RECIPE, 0)
+    one = training.encoder(training._data(0)[0], training=True)
+    other = one._replace(tokens=(*one.tokens[:-2], one.tokens[0], one.tokens[-1]))
+    ((_, batch),) = batches([one, other, one], 9999)
+    tree = _tree(batch)
+    count = len(one.tokens)
+    # All but the last token, and the one before it twice.
+    assert len(tree.tokens) == len(tree.places) == count
+    assert [part.shape for part in tree.parts] == [(1, count - 1)] * 3
+    assert torch.equal(tree.tokens[tree.parts[1][0]], batch.tokens[1, :-1])
+    flat = torch.cat([part.flatten() for part in tree.parts])
+    assert torch.equal(flat[tree.places], torch.arange(count))

@@ -40,6 +40,10 @@ def test_each_lever_is_a_training_of_its_own(
     monkeypatch.setattr(levers, "train", lambda *_, **__: pytest.fail("trained again"))
     assert _run(*options, "--resume") == 0
     assert [path.read_bytes() for path in files] == before
+    monkeypatch.undo()
+    part = tmp_path / "part"
+    assert _run("--quick", "--largest", "5", "--only", "8", "--output", str(part)) == 0
+    assert [path.name for path in part.glob("*.json")] == ["08.json"]
     assert _run("--algorithms", "bfs", "--output", str(tmp_path / "none")) == 2
     assert "got 'bfs'" in capsys.readouterr().err
 

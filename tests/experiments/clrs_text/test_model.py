@@ -10,7 +10,7 @@ import transformers as hf
 import sharpmax
 from experiments.clrs_text.data import batches, training_examples
 from experiments.clrs_text.model import answer_logits, build_model, number_features, prepared
-from experiments.clrs_text.recipe import Positions, Recipe
+from experiments.clrs_text.recipe import Positions, Recipe, learnt_recipe
 from experiments.clrs_text.task import Numbers
 from tiny_models import SETTINGS, save
 
@@ -36,6 +36,24 @@ def test_near_numbers_begin_alike_with_a_space_or_without() -> None:
 def test_features_are_of_unit_variance() -> None:
     features = number_features([step / 1000 for step in range(-4000, 4000)], np.array([4.0, 0.5]))
     assert features.pow(2).mean() == pytest.approx(1.0, abs=0.01)
+
+
+def test_waves_have_directions_of_their_own() -> None:
+    recipe = learnt_recipe({"minimum": (4, 16), "quicksort": (4, 16)})
+    model, encoder = prepared(recipe, 0)
+    vocabulary = encoder.tokenizer.vocabulary
+    weight = model.get_input_embeddings().weight.detach()
+    rows = {text: weight[token] for token, text in enumerate(vocabulary)}
+    decimals = torch.stack([rows[f"{step / 1000}"] for step in range(1000)])
+    assert torch.cosine_similarity(decimals[:-1], decimals[1:]).mean() < 0.6
+    others = torch.stack([row for text, row in rows.items() if "." not in text])
+    fixed = [others, *(table for table in model.places.buffers())]
+    directions = torch.linalg.svd(torch.cat(fixed))[2]
+    rank = torch.linalg.matrix_rank(torch.cat(fixed), rtol=1e-4)
+    assert rank == recipe.width - 2 * recipe.waves
+    # What no other embedding has: a smooth curve of numbers.
+    waves = decimals @ directions[rank:].T
+    assert torch.cosine_similarity(waves[:-1], waves[1:]).min() > 0.85
 
 
 def test_heads_hand_on_what_they_see() -> None:

@@ -21,6 +21,9 @@ def test_recipes_round_trip_through_json() -> None:
         ({"attention": "hard"}, "attention: expected one of"),
         ({"positions": "learned"}, "positions: expected one of"),
         ({"optimiser": "sgd"}, "optimiser: expected one of muon, adamw"),
+        ({"products": "int8"}, "products: expected one of float32, bfloat16, got 'int8'"),
+        ({"repeats": 0}, "repeats: expected at least 1, got 0"),
+        ({"apart": True, "waves": 65}, "waves: expected at most 64, half of the width"),
         ({"steps": 0}, "steps: expected at least 1, got 0"),
         ({"width": 20}, "width: expected a multiple of twice the 4 heads, got 20"),
         (
