@@ -10,7 +10,8 @@ struct Kernels {
   void (*statistics)(const sharpmax_problem&, const sharpmax_rows&, bool halves);
   void (*forward)(const sharpmax_problem&, const sharpmax_policy&, const sharpmax_results&, bool halves);
   void (*row_gradient)(const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_moments&, bool halves);
-  void (*backward)(const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_terms&, const sharpmax_gradients&, bool halves);
+  void (*backward)(
+      const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_terms&, const sharpmax_gradients&, bool halves);
 };
 
 namespace baseline { extern const Kernels kernels; }

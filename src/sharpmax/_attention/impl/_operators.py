@@ -152,9 +152,9 @@ def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
     others = by_mask, by_sink, by_beta
     kernels.backward(TORCH, _inputs(*inputs), arguments[17:], upstream, terms, (*results, *others))
     types = wide if mask is None else mask.dtype, None if sink is None else sink.dtype, wide
-    nothing = query.new_empty(0)
     given = zip(others, types, strict=True)
-    return *results, *(nothing if each is None else each.to(dtype) for each, dtype in given)
+    made = (query.new_empty(0) if each is None else each.to(dtype) for each, dtype in given)
+    return *results, *made
 
 
 def _attention_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
