@@ -170,7 +170,7 @@ def drift(
             )
             compute = partial(_logits, model, window, places)
             before = kept.logits(model, window, original, compute)
-            found.append(_Divergence.apply(compute(), before) / len(places))
+            found.append(_divergence(compute(), before) / len(places))
         return torch.stack(found)
 
     return measure
@@ -202,6 +202,9 @@ class _Divergence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         return upstream * ctx.gradient, None
+
+
+_divergence: Callable[[Tensor, Tensor], Tensor] = _Divergence.apply
 
 
 def _logits(model: PreTrainedModel, window: Window, keep: int | Tensor) -> Tensor:
