@@ -16,7 +16,7 @@ from experiments.attention_speed.benchmark import BASELINE
 from experiments.common.command import Output, current_command, show
 from experiments.common.timing import conditions, interleave, thread_count
 from sharpmax import attention, kernels
-from sharpmax._attention.impl import _operators
+from sharpmax._attention.impl._framework import TORCH
 from sharpmax._attention.temperature import table_of
 from sharpmax._files import write_json
 from sharpmax.policies import Exponential
@@ -67,7 +67,7 @@ def overhead_of_a_call(seconds: float = 0.5) -> dict[str, Any]:
     results = torch.empty_like(query), *[None] * 6
     inputs = query, key, value, None, None
     alone: list[Callable[[], object]] = []
-    packing = _operators.TORCH._replace(
+    packing = TORCH._replace(
         run=lambda name, *structs: alone.append(partial(getattr(kernels.load(), name), *structs))
     )
     kernels.forward(packing, inputs, settings, (form, columns, None), results)

@@ -149,6 +149,34 @@ def test_half_precision_gradients(impl: str, policy: Policy) -> None:
         assert torch.isfinite(tensor.grad).all()
 
 
+@pytest.mark.parametrize("hidden", [0.5, float("inf")])
+@pytest.mark.parametrize("queries", [64, 77])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_gradients_of_many_rows_in_bfloat16(queries: int, hidden: float, softcap: float) -> None:
+    """Products in bfloat16, where there are such; a hidden key that is infinite forbids them."""
+    generator = torch.Generator().manual_seed(queries)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(1, *shape, generator=generator).bfloat16()
+
+    query, key, value = draw(4, queries, 10), draw(2, 90, 10), draw(2, 90, 6)
+    upstream = draw(4, queries, 6)
+    mask = torch.rand(queries, 90, generator=generator) < 0.7
+    mask[0], mask[:, 5] = False, False
+    key[:, :, 5], value[:, :, 5] = hidden, hidden
+    found = {}
+    for impl, dtype in (("cpu", torch.bfloat16), ("reference", torch.float64)):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (query, key, value)]
+        beta = torch.tensor([0.7, 1.0, 1.5, 2.0], dtype=torch.float64).requires_grad_()
+        output = sharpmax.attention(
+            *leaves, mask, policy=Constant(beta), softcap=softcap, enable_gqa=True, impl=impl
+        )
+        found[impl] = torch.autograd.grad(output, [*leaves, beta], upstream.to(dtype))
+    for ours, exact in zip(*found.values(), strict=True):
+        assert (ours - exact).norm() <= 0.01 * exact.norm()
+    assert (found["cpu"][0][:, :, 0] == 0).all()
+
+
 @of_tensors("reference", "composed")
 def test_no_second_derivative_but_a_word(impl: str) -> None:
     query, key, value = made(dtype=precise(impl))

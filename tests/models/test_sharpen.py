@@ -13,7 +13,7 @@ import sharpmax
 from model_families import BY_NAME, indexed, result, shared
 from sharpmax.models import CannotSharpenError
 from sharpmax.models._config import NAME
-from sharpmax.policies import EntropyTarget, Exponential, Hard, Identity
+from sharpmax.policies import Constant, EntropyTarget, Exponential, Hard, Identity
 
 LLAMA = BY_NAME["llama"]
 POLICY = Exponential(0.5)
@@ -86,6 +86,30 @@ def test_models_that_cannot_be_sharpened_are_refused() -> None:
         CannotSharpenError, match="expected layers and heads that exist in this model, got none"
     ):
         sharpmax.sharpen(shared("llama"), POLICY, layers="sliding")
+
+
+def test_a_model_that_calls_the_attention_of_pytorch_is_reached_with_an_example() -> None:
+    config = hf.FalconConfig(
+        vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=False,
+        new_decoder_architecture=False, multi_query=True, initializer_range=0.5,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = hf.FalconForCausalLM(config).eval()
+    inputs = {"input_ids": torch.randint(32, (1, 9))}
+    with torch.no_grad():
+        before = model(**inputs).logits
+        with sharpmax.sharpen(model, Constant(1.5), example=inputs) as sharpened:
+            sharp = model(**inputs).logits
+        names = [row.name for row in sharpened.status()]
+        assert names == [f"transformer.h.{layer}.self_attention" for layer in range(2)]
+        torch.testing.assert_close(model(**inputs).logits, before)
+        assert (sharp - before).abs().max() > 1e-2
+        for block in model.transformer.h:
+            block.self_attention.query_key_value.weight[:32] *= 1.5
+        torch.testing.assert_close(model(**inputs).logits, sharp, rtol=1e-4, atol=1e-4)
+    bloom = hf.BloomModel(hf.BloomConfig(vocab_size=32, hidden_size=16, n_layer=1, n_head=2))
+    with pytest.raises(CannotSharpenError):
+        sharpmax.sharpen(bloom, Constant(1.5), example=inputs)
 
 
 def test_a_module_around_a_model() -> None:

@@ -48,7 +48,7 @@ _RESULTS = struct.Struct("11q").pack
 _UPSTREAM = struct.Struct("14q").pack
 _TERMS = struct.Struct("4q").pack
 _MOMENTS = struct.Struct("3q").pack
-_GRADIENTS = struct.Struct("17q").pack
+_GRADIENTS = struct.Struct("18q").pack
 
 _NOTHING = (0, 0, 0, 0, 1)
 _NO_DATA = (
@@ -154,19 +154,19 @@ def backward(
     terms: tuple[Any, ...],
     results: tuple[Any, ...],
 ) -> None:
-    """Compute gradients by query, key, value and, unless None, mask and sink.
+    """Compute gradients by query, key, value and, unless None, mask, sink and the beta of each row.
 
     `upstream` is that of `row_gradient`; `terms` are a0, c0, a1, c1 of the interface.
     """
     address = framework.address
-    query, key, value, mask, sink = results
+    query, key, value, *others = results
     strided = (word for array in (query, key, value) for word in framework.described(array))
     framework.run(
         "sharpmax_backward",
         _problem(framework, settings, *inputs),
         _upstream(framework, *upstream),
         _TERMS(*map(address, terms)),
-        _GRADIENTS(*strided, address(mask), address(sink)),
+        _GRADIENTS(*strided, *map(address, others)),
     )
 
 

@@ -30,7 +30,7 @@ __all__ = [
 _HERE = _compile.HERE
 _EXPECTED_SECONDS = 60
 _TAIL = 30  # lines of the compiler's output that an error shows
-_INTERFACE = 2  # SHARPMAX_INTERFACE of sharpmax.h, which the calls are written for
+_INTERFACE = 3  # SHARPMAX_INTERFACE of sharpmax.h, which the calls are written for
 
 _loading = threading.Lock()
 _OWN_CACHE = "set TORCH_EXTENSIONS_DIR to a folder that only you can write to"

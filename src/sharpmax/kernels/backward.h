@@ -27,8 +27,8 @@ template <class T> struct RowTerms {
 template <class T> struct BackwardPanel {
   Panel<T> panel;
   RowTerms<T> terms;
-  T *queries, *upstream;    // natural: [row][padded width]
-  T *upstream_turned;       // [value width][row]
+  T *queries, *upstream;    // natural: [row][padded width]; for products in bfloat16 pairs, [row / 2][padded width]
+  T *upstream_turned;       // [value width][row], or pairs, [value width / 2][row]
   T *query_gradient;        // [width][row]
   double sums[4][Panel<T>::capacity]; // over keys of p d (dp - D), p, p d and p d^2
 };
@@ -43,6 +43,20 @@ inline void copy_rows(const Strided& tensor, const Panel<T>& panel, int64_t batc
   for (int r = 0; r < panel.rows; ++r) {
     convert(tensor.scalar, address(tensor, batch, panel.head[r], panel.row[r]), columns, to + r * stride);
     std::fill(to + r * stride + columns, to + (r + 1) * stride, T(0));
+  }
+}
+
+// Rows in bfloat16 in pairs, [row / 2][padded columns].
+template <class T>
+inline void copy_pairs(const Strided& tensor, const Panel<T>& panel, int64_t batch, int64_t columns, uint32_t* to) {
+  const int64_t stride = padded<T>(columns);
+  for (int r = 0; r < panel.rows; r += 2, to += stride) {
+    const auto row = [&](int at) {
+      return reinterpret_cast<const uint16_t*>(address(tensor, batch, panel.head[at], panel.row[at]));
+    };
+    const uint16_t *one = row(r), *other = r + 1 < panel.rows ? row(r + 1) : nullptr;
+    for (int64_t c = 0; c < columns; ++c) to[c] = one[c] | static_cast<uint32_t>(other ? other[c] : 0) << 16;
+    std::fill(to + columns, to + stride, 0);
   }
 }
 
@@ -136,9 +150,10 @@ inline bool tile_matters(const BackwardPanel<T>& state, const T* tile, int count
   return any<T>(matters);
 }
 
-// From logits and dp to weights and gradients of the logits, in place: `tile` e -> gradient, `weights` dp -> p.
+// From logits and dp to weights and gradients of the logits, in place: `tile` e -> gradient, `weights` dp -> p. Adds to the first
+// sum of the rows, which is the gradient by beta.
 template <class T, int vectors, bool extra>
-inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile, T* weights) {
+inline void differentiate_tile(BackwardPanel<T>& state, int count, T* tile, T* weights) {
   using V = Vector<T>;
   constexpr int rows = vectors * V::width;
   const RowTerms<T>& terms = state.terms;
@@ -147,6 +162,7 @@ inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile
     const V anchor = V::load(state.panel.anchor + at), factor = V::load(state.panel.factor + at);
     const V logmass = V::load(terms.logmass + at), inner = V::load(terms.inner + at), slope = V::load(terms.slope + at);
     const Bits<T> hard = load_integer<T>(terms.hard + at);
+    V by_beta = V::zero();
     for (int n = 0; n < count; ++n) {
       const int64_t place = static_cast<int64_t>(n) * rows + at;
       const V logit = V::load(tile + place), raw = logit - anchor;
@@ -155,16 +171,19 @@ inline void differentiate_tile(const BackwardPanel<T>& state, int count, T* tile
       const Bits<T> hidden = equal(logit, V::splat(-kInfinity<T>));
       const Bits<T> lost = hidden | greater(V::splat(kLost<T>), exponent) | (hard & ~equal(raw, V::zero()));
       const V weight = select<T>(lost, V::zero(), exp_nonpositive(exponent));
-      V gradient = slope * (weight * (V::load(weights + place) - inner));
+      // Finite even where a key is hidden: its weight is zero, and zero times this must be zero.
+      const V distance = larger(V::splat(T(-1e9)), raw);
+      const V apart = weight * (V::load(weights + place) - inner);
+      V gradient = slope * apart;
+      by_beta += apart * distance;
       if constexpr (extra) {
-        // Finite even where a key is hidden: its weight is zero, and zero times this must be zero.
-        const V distance = larger(V::splat(T(-1e9)), raw);
         gradient += exp_nonpositive(raw) * (V::load(terms.c0 + at) * distance + V::load(terms.a0 + at));
         gradient += weight * (V::load(terms.c1 + at) * distance + V::load(terms.a1 + at));
       }
       weight.store(weights + place);
       select<T>(hidden, V::zero(), gradient).store(tile + place);
     }
+    for (int lane = 0; lane < V::width; ++lane) state.sums[0][at + lane] += by_beta.lanes[lane];
   }
 }
 
@@ -175,9 +194,10 @@ template <class T> struct Backward {
   sharpmax_writable query_gradient{}, key_gradient{}, value_gradient{}; // in the types of query, key, value
   T* mask_gradient = nullptr;                           // [batch, head, row, key], zeroed
   T* sink_gradient = nullptr;                           // [batch, head, row]; summed by the caller
-  // If given, only these are computed, [batch, head, row]: dL/dbeta, and mean and variance of the logits under the tempered weights
+  T* by_beta = nullptr;                                 // [batch, head, row]: dL/dbeta, unless null
+  // If given, only these and dL/dbeta are computed, [batch, head, row]: mean and variance of the logits under the tempered weights
   // of all keys, a counted sink included.
-  T *by_beta = nullptr, *mean = nullptr, *variance = nullptr;
+  T *mean = nullptr, *variance = nullptr;
 
   // Gradients of keys and values of one unit as far as some of its rows go, [key][padded width].
   struct Share {
@@ -254,6 +274,7 @@ template <class T> struct Backward {
     Buffer<T> finite_keys{kBlock * width}, finite_values{kBlock * value_width};
     Buffer<T> line{padded<T>(std::max(width, value_width))};
     Buffer<const T*> addresses{kBlock};
+    alignas(64) uint32_t rounded[kBlock * capacity / 2]; // a tile in bfloat16
     std::unique_ptr<MaskTile<T>> mask{problem.masked ? new MaskTile<T> : nullptr};
     BackwardPanel<T> panels[kMaximumPanels];
 
@@ -270,6 +291,16 @@ template <class T> struct Backward {
     }
   };
 
+  // Keys and values of a block, either in the type of the sums or in bfloat16.
+  struct Block {
+    Rows<T> keys, finite_keys, values;
+    Rows<BFloat16> key_halves, value_halves;
+
+    Block from(int64_t n) const {
+      return {keys.from(n), finite_keys.from(n), values.from(n), key_halves.from(n), value_halves.from(n)};
+    }
+  };
+
   void differentiate_rows(const Division<T>& division, int64_t task, Workspace& workspace, Share& share) {
     const Stretch rows = division.locate(problem, task);
     const int64_t batch = rows.batch, key_head = rows.key_head;
@@ -281,14 +312,21 @@ template <class T> struct Backward {
       Panel<T>& panel = state.panel;
       T* line = workspace.line.get();
       open_panel(problem, panel, rows.first_head, row, std::min<int64_t>(rows.end, row + Panel<T>::capacity));
-      pack_rows(problem.query, panel, batch, problem.width, static_cast<T>(problem.query_factor()), line, panel.query);
-      pack_rows(upstream, panel, batch, problem.value_width, T(1), line, state.upstream_turned);
-      copy_rows(problem.query, panel, batch, problem.width, state.queries);
+      pack_query(problem, panel, batch, line);
       copy_rows(upstream, panel, batch, problem.value_width, state.upstream);
       prepare_terms(problem, output, inputs, batch, state, line);
+      if (problem.halves) {
+        const auto pairs = [](T* numbers) { return reinterpret_cast<uint32_t*>(numbers); };
+        pack_pairs(upstream, panel, batch, problem.value_width, pairs(state.upstream_turned));
+        copy_pairs(problem.query, panel, batch, problem.width, pairs(state.queries));
+        copy_pairs(upstream, panel, batch, problem.value_width, pairs(state.upstream));
+      } else {
+        pack_rows(upstream, panel, batch, problem.value_width, T(1), line, state.upstream_turned);
+        copy_rows(problem.query, panel, batch, problem.width, state.queries);
+      }
       std::memset(state.sums, 0, sizeof(state.sums));
       std::fill(state.query_gradient, state.query_gradient + problem.width * panel.stride(), T(0));
-      for (int r = 0; r < panel.rows; ++r) // a row that sees nothing gives nothing, whatever its query
+      for (int r = 0; r < panel.rows && !problem.halves; ++r) // a row that sees nothing gives nothing, whatever its query
         if (panel.maximum[r] == -kInfinity<T>)
           std::fill_n(state.queries + r * padded<T>(problem.width), problem.width, T(0));
       panel.extend(first, last);
@@ -296,22 +334,14 @@ template <class T> struct Backward {
     for (int p = 0; p < number; ++p) find_maxima(workspace.panels[p].panel, batch, key_head, workspace);
     for (int64_t start = first / kBlock * kBlock; start < last; start += kBlock) {
       const int64_t stop = std::min<int64_t>(start + kBlock, problem.keys);
-      const Rows<T> keys = rows_of(
-          problem.key, batch, key_head, start, stop - start, problem.width, workspace.keys.get(), rows_collide(problem.key));
-      Rows<T> values = rows_of(
-          problem.value, batch, key_head, start, stop - start, problem.value_width, workspace.values.get(),
-          rows_collide(problem.value));
-      values = finite_rows(values, stop - start, problem.value_width, workspace.finite_values.get());
-      const Rows<T> finite_keys =
-          by_beta ? keys : finite_rows(keys, stop - start, problem.width, workspace.finite_keys.get());
+      const Block block = problem.halves ? halves_at(batch, key_head, start) : block_at(batch, key_head, start, stop, workspace);
       for (int p = 0; p < number; ++p) {
         BackwardPanel<T>& state = workspace.panels[p];
         const int64_t from = std::max(start, state.panel.first), to = std::min(stop, state.panel.last);
         if (from >= to) continue;
         with_vectors(state.panel.vectors, [&](auto constant) {
           differentiate_block<decltype(constant)::value>(
-              state, batch, from, static_cast<int>(to - from), keys.from(from - start), finite_keys.from(from - start),
-              values.from(from - start), threshold, workspace, share);
+              state, batch, from, static_cast<int>(to - from), block.from(from - start), threshold, workspace, share);
         });
       }
     }
@@ -319,9 +349,30 @@ template <class T> struct Backward {
       BackwardPanel<T>& state = workspace.panels[p];
       if (by_beta)
         for (int r = 0; r < state.panel.rows; ++r) write_moments(state, r, batch);
-      else
-        write_rows(state, batch, workspace.line.get());
+      if (!mean) write_rows(state, batch, workspace.line.get());
     }
+  }
+
+  Block block_at(int64_t batch, int64_t key_head, int64_t start, int64_t stop, Workspace& workspace) const {
+    const auto rows = [&](const Strided& tensor, int64_t columns, T* scratch) {
+      return rows_of(tensor, batch, key_head, start, stop - start, columns, scratch, rows_collide(tensor));
+    };
+    Block found;
+    found.keys = found.finite_keys = rows(problem.key, problem.width, workspace.keys.get());
+    found.values = rows(problem.value, problem.value_width, workspace.values.get());
+    found.values = finite_rows(found.values, stop - start, problem.value_width, workspace.finite_values.get());
+    if (!mean) found.finite_keys = finite_rows(found.keys, stop - start, problem.width, workspace.finite_keys.get());
+    return found;
+  }
+
+  Block halves_at(int64_t batch, int64_t key_head, int64_t start) const {
+    const auto rows = [&](const Strided& tensor) {
+      return Rows<BFloat16>{reinterpret_cast<const BFloat16*>(address(tensor, batch, key_head, start)), tensor.row};
+    };
+    Block found;
+    found.key_halves = rows(problem.key);
+    found.value_halves = rows(problem.value);
+    return found;
   }
 
   // The largest logits of rows that were chosen hard, as they come out here: forward, the products may have been added up in
@@ -355,18 +406,27 @@ template <class T> struct Backward {
 
   template <int vectors>
   void differentiate_block(
-      BackwardPanel<T>& state, int64_t batch, int64_t first, int count, Rows<T> keys, Rows<T> finite_keys, Rows<T> values,
-      T threshold, Workspace& workspace, Share& share) {
+      BackwardPanel<T>& state, int64_t batch, int64_t first, int count, const Block& block, T threshold, Workspace& workspace,
+      Share& share) {
     constexpr int rows = vectors * Vector<T>::width;
     Panel<T>& panel = state.panel;
     T *tile = workspace.tile.get(), *weights = workspace.weights.get();
-    T* slopes = problem.softcap > 0 && !by_beta ? workspace.slopes.get() : nullptr;
+    T* slopes = problem.softcap > 0 && !mean ? workspace.slopes.get() : nullptr;
     const bool extra = inputs.c0 || inputs.c1;
-    if (!score_block<T, vectors>(problem, panel, batch, keys, first, count, workspace.mask.get(), tile, slopes)) return;
+    if (!score_block<T, vectors>(
+            problem, panel, batch, block.keys, first, count, workspace.mask.get(), tile, slopes,
+            problem.halves ? block.key_halves : Rows<BFloat16>{}))
+      return;
     level_tile(panel, tile, count);
     if (!inputs.c0 && !tile_matters<T, vectors>(state, tile, count, threshold)) return;
-    multiply_keys<T, vectors>(values, count, state.upstream_turned, problem.value_width, weights);
-    if (by_beta) return add_moments<vectors>(state, count, tile, weights);
+    if constexpr (sizeof(T) == 4) {
+      if (problem.halves) {
+        const auto* turned = reinterpret_cast<const uint32_t*>(state.upstream_turned);
+        multiply_halves<vectors>(block.value_halves, count, turned, problem.value_width / 2, 1.f, weights);
+      }
+    }
+    if (!problem.halves) multiply_keys<T, vectors>(block.values, count, state.upstream_turned, problem.value_width, weights);
+    if (mean) return add_moments<vectors>(state, count, tile, weights);
     if (extra)
       differentiate_tile<T, vectors, true>(state, count, tile, weights);
     else
@@ -379,9 +439,24 @@ template <class T> struct Backward {
     if (slopes)
       for (int n = 0; n < count * rows; ++n) tile[n] = tile[n] == 0 ? T(0) : tile[n] * slopes[n];
     const int64_t key_row = padded<T>(problem.width), value_row = padded<T>(problem.value_width);
+    if constexpr (sizeof(T) == 4) {
+      if (problem.halves) {
+        auto* pairs = reinterpret_cast<uint32_t*>(workspace.keys.get()); // which hold nothing
+        const auto outer = [&](const T* factors, const T* dense, int64_t width, T* sums) {
+          round_to_pairs(factors, count, panel.rows, rows, workspace.rounded);
+          const auto* other = reinterpret_cast<const uint32_t*>(dense);
+          accumulate_outer_pairs(workspace.rounded, rows / 2, count, other, (panel.rows + 1) / 2, width, sums + first * width);
+        };
+        outer(weights, state.upstream, value_row, share.values);
+        outer(tile, state.queries, key_row, share.keys);
+        const auto addresses = reinterpret_cast<const BFloat16**>(workspace.addresses.get());
+        for (int n = 0; n < count; ++n) addresses[n] = block.key_halves[n];
+        return accumulate_halves<vectors>(addresses, tile, count, problem.width, pairs, state.query_gradient);
+      }
+    }
     accumulate_outer<T>(
         weights, rows, count, state.upstream, panel.rows, value_row, value_row, share.values + first * value_row);
-    for (int n = 0; n < count; ++n) workspace.addresses[n] = finite_keys[n];
+    for (int n = 0; n < count; ++n) workspace.addresses[n] = block.finite_keys[n];
     accumulate_values<T, vectors>(workspace.addresses.get(), tile, count, problem.width, state.query_gradient);
     accumulate_outer<T>(tile, rows, count, state.queries, panel.rows, key_row, key_row, share.keys + first * key_row);
   }
@@ -469,7 +544,9 @@ template <class T> struct Backward {
     const int64_t at = problem.place(batch, panel.head[r], panel.row[r]);
     const double maximum = panel.maximum[r], beta = panel.beta[r], inner = state.terms.inner[r];
     if (maximum == -kInfinity<double> || is_leveled(panel, r)) {
-      by_beta[at] = mean[at] = variance[at] = 0;
+      put(by_beta, at, T(0));
+      put(mean, at, T(0));
+      put(variance, at, T(0));
       return;
     }
     double slope = state.sums[0][r], weight = state.sums[1][r], once = state.sums[2][r], twice = state.sums[3][r];
@@ -489,9 +566,9 @@ template <class T> struct Backward {
       }
     }
     const double average = weight > 0 || std::isnan(weight) ? once / weight : 0;
-    by_beta[at] = static_cast<T>(slope);
-    mean[at] = static_cast<T>(maximum + average);
-    variance[at] = static_cast<T>(weight > 0 ? std::max(twice / weight - average * average, 0.) : 0.);
+    put(by_beta, at, static_cast<T>(slope));
+    put(mean, at, static_cast<T>(maximum + average));
+    put(variance, at, static_cast<T>(weight > 0 ? std::max(twice / weight - average * average, 0.) : 0.));
   }
 };
 

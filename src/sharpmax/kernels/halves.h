@@ -93,6 +93,57 @@ __attribute__((noinline)) SHARPMAX_PAIRS void accumulate_halves(
   }
 }
 
+// Rounds lines of `rows` numbers to bfloat16, as pairs: [line][stride / 2]. `stride` is a multiple of the vector's width. What
+// follows the last row of a line is zero.
+inline __attribute__((noinline)) SHARPMAX_PAIRS void round_to_pairs(
+    const float* lines, int count, int rows, int stride, uint32_t* pairs) {
+  for (int n = 0; n < count; ++n) {
+    uint32_t* to = pairs + n * (stride / 2);
+    for (int r = 0; r < stride; r += 16) {
+      const auto rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(lines + n * stride + r));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + r / 2), rounded);
+    }
+    if (rows % 2) to[rows / 2] &= 0xffff;
+  }
+}
+
+// sums[n][c] += sum over r of tile[n][r] * dense[r][c], for n < count and `vectors` vectors of columns c. Two rows r are a pair, in
+// `tile` [n][pair] and in `dense` [pair][c].
+template <int vectors>
+SHARPMAX_PAIRS inline void accumulate_column_pairs(
+    const uint32_t* tile, int64_t tile_stride, int count, const uint32_t* dense, int pairs, int64_t stride, float* sums) {
+  constexpr int height = tile_height(2);
+  for (int first = 0; first < count; first += height) {
+    const uint32_t* factors[height];
+#pragma GCC unroll 24
+    for (int k = 0; k < height; ++k) factors[k] = tile + (first + k < count ? first + k : count - 1) * tile_stride;
+    Tile<float, height, vectors> part;
+    part.clear();
+    const uint32_t* from = dense;
+    for (int r = 0; r < pairs; ++r, from += stride) {
+      Bits<float> operand[vectors];
+#pragma GCC unroll 3
+      for (int v = 0; v < vectors; ++v) std::memcpy(&operand[v], from + v * Vector<float>::width, sizeof(operand[v]));
+#pragma GCC unroll 24
+      for (int k = 0; k < height; ++k)
+#pragma GCC unroll 3
+        for (int v = 0; v < vectors; ++v) part.sums[k][v] = SHARPMAX_ADD_PAIRS(part.sums[k][v], operand[v], factors[k][r]);
+    }
+    part.add_to(sums + first * stride, stride, count - first);
+  }
+}
+
+// The same for all columns; `width` is a multiple of the vector's width.
+inline __attribute__((noinline)) SHARPMAX_PAIRS void accumulate_outer_pairs(
+    const uint32_t* tile, int64_t tile_stride, int count, const uint32_t* dense, int pairs, int64_t width, float* sums) {
+  constexpr int lanes = Vector<float>::width;
+  int64_t column = 0;
+  for (; column + 2 * lanes <= width; column += 2 * lanes)
+    accumulate_column_pairs<2>(tile, tile_stride, count, dense + column, pairs, width, sums + column);
+  for (; column < width; column += lanes)
+    accumulate_column_pairs<1>(tile, tile_stride, count, dense + column, pairs, width, sums + column);
+}
+
 #undef SHARPMAX_ADD_PAIRS
 #undef SHARPMAX_PAIRS
 
@@ -101,17 +152,23 @@ __attribute__((noinline)) SHARPMAX_PAIRS void accumulate_halves(
 // No such instruction: never called.
 template <int vectors> void multiply_halves(Rows<BFloat16>, int, const uint32_t*, int64_t, float, float*) {}
 template <int vectors> void accumulate_halves(const BFloat16**, float*, int, int64_t, uint32_t*, float*) {}
+inline void round_to_pairs(const float*, int, int, int, uint32_t*) {}
+inline void accumulate_outer_pairs(const uint32_t*, int64_t, int, const uint32_t*, int, int64_t, float*) {}
 
 #endif
 
-// Whether all numbers of a tensor in bfloat16 are normal ones, zero, infinite or NaN.
-inline bool is_normal(const Strided& tensor, int64_t batches, int64_t heads, int64_t rows, int64_t columns) {
+// Whether all numbers of a tensor in bfloat16 are normal ones or zero; unless they have to be `finite`, also infinite or NaN.
+inline bool is_normal(
+    const Strided& tensor, int64_t batches, int64_t heads, int64_t rows, int64_t columns, bool finite = false) {
   for (int64_t batch = 0; batch < batches; ++batch)
     for (int64_t head = 0; head < heads; ++head)
       for (int64_t row = 0; row < rows; ++row) {
         const auto* from = reinterpret_cast<const uint16_t*>(address(tensor, batch, head, row));
         uint16_t found = 0;
-        for (int64_t c = 0; c < columns; ++c) found |= static_cast<uint16_t>(!(from[c] & 0x7f80) & ((from[c] & 0x7f) != 0));
+        for (int64_t c = 0; c < columns; ++c) {
+          found |= static_cast<uint16_t>(!(from[c] & 0x7f80) & ((from[c] & 0x7f) != 0));
+          found |= static_cast<uint16_t>(finite & ((from[c] & 0x7f80) == 0x7f80));
+        }
         if (found) return false;
       }
   return true;
@@ -119,7 +176,7 @@ inline bool is_normal(const Strided& tensor, int64_t batches, int64_t heads, int
 
 // Whether products in bfloat16 give what products in single precision give, and pay off. Logits below the normal numbers may count
 // if beta or the scale is huge.
-inline bool suits_halves(const Problem& problem, const float* beta) {
+inline bool suits_halves(const Problem& problem, const float* beta, bool finite = false) {
   constexpr double huge = 1e20;
   constexpr int64_t least = 64; // rows that share their keys
   if (problem.query.scalar != Scalar::bfloat16 || problem.width % 2 || problem.group() * problem.queries < least) return false;
@@ -132,9 +189,15 @@ inline bool suits_halves(const Problem& problem, const float* beta) {
   }
   const int64_t rows = problem.batches * problem.query_heads * problem.queries;
   if (beta && !std::all_of(beta, beta + rows, [](float each) { return each < huge; })) return false;
-  return is_normal(problem.query, problem.batches, problem.query_heads, problem.queries, problem.width) &&
-      is_normal(problem.key, problem.batches, problem.key_heads, problem.keys, problem.width) &&
-      is_normal(problem.value, problem.batches, problem.key_heads, problem.keys, problem.value_width);
+  return is_normal(problem.query, problem.batches, problem.query_heads, problem.queries, problem.width, finite) &&
+      is_normal(problem.key, problem.batches, problem.key_heads, problem.keys, problem.width, finite) &&
+      is_normal(problem.value, problem.batches, problem.key_heads, problem.keys, problem.value_width, finite);
+}
+
+// The same of gradients, whose zeros must hide what is not seen. `upstream` is the gradient of the output.
+inline bool gradients_suit_halves(const Problem& problem, const Strided& upstream, const float* beta) {
+  return problem.value_width % 2 == 0 && suits_halves(problem, beta, true) &&
+      is_normal(upstream, problem.batches, problem.query_heads, problem.queries, problem.value_width, true);
 }
 
 } // namespace sharpmax::SHARPMAX_VARIANT

@@ -96,21 +96,26 @@ inline void pack_rows(
   }
 }
 
-// Packs the queries of the panel.
-template <class T> inline void pack_query(const Problem& problem, const Panel<T>& panel, int64_t batch, T* scratch) {
-  if (!problem.halves)
-    return pack_rows(
-        problem.query, panel, batch, problem.width, static_cast<T>(problem.query_factor()), scratch, panel.query);
+// Packs rows [row][column] in bfloat16 as pairs of columns, [column / 2][row].
+template <class T>
+inline void pack_pairs(const Strided& tensor, const Panel<T>& panel, int64_t batch, int64_t columns, uint32_t* to) {
   const int stride = panel.stride();
-  auto* to = reinterpret_cast<uint32_t*>(panel.query);
   for (int r = 0; r < stride; ++r) {
-    const char* from = r < panel.rows ? address(problem.query, batch, panel.head[r], panel.row[r]) : nullptr;
-    for (int64_t c = 0; c < problem.width / 2; ++c) {
+    const char* from = r < panel.rows ? address(tensor, batch, panel.head[r], panel.row[r]) : nullptr;
+    for (int64_t c = 0; c < columns / 2; ++c) {
       uint32_t pair = 0;
       if (from) std::memcpy(&pair, from + c * sizeof(pair), sizeof(pair));
       to[c * stride + r] = pair;
     }
   }
+}
+
+// Packs the queries of the panel.
+template <class T> inline void pack_query(const Problem& problem, const Panel<T>& panel, int64_t batch, T* scratch) {
+  if (problem.halves)
+    pack_pairs(problem.query, panel, batch, problem.width, reinterpret_cast<uint32_t*>(panel.query));
+  else
+    pack_rows(problem.query, panel, batch, problem.width, static_cast<T>(problem.query_factor()), scratch, panel.query);
 }
 
 // softcap * tanh(scale * x / softcap), and in `slopes` (unless null) its derivative by scale * x.
@@ -163,6 +168,23 @@ template <> inline void turn<float>(const float (*from)[kBlock], int rows, int c
 }
 #endif
 
+// What all rows of the panel see of keys [first, first + count) by a boolean mask, without turning it into numbers.
+template <class T>
+inline Sight boolean_sight(const Problem& problem, const Panel<T>& panel, int64_t batch, int64_t first, int count, int rows) {
+  bool some = false, all = true;
+  for (int r = 0; r < rows && !(some && !all); ++r) {
+    const char* from = address(problem.mask, batch, panel.head[r], panel.row[r]) + first;
+    uint8_t seen = 0;
+    if (count == kBlock) // a number that the compiler knows
+      for (int n = 0; n < kBlock; ++n) seen += from[n] != 0;
+    else
+      for (int n = 0; n < count; ++n) seen += from[n] != 0;
+    some |= seen > 0;
+    all &= seen == count;
+  }
+  return all ? Sight::open : some ? Sight::mixed : Sight::closed;
+}
+
 // Reads the mask for keys [first, first + count) and all rows of the panel. If the result is `mixed`, `tile.turned` holds
 // [key][row].
 template <class T>
@@ -172,6 +194,10 @@ inline Sight read_panel_mask(
   const bool shared = problem.mask.row == 0 && problem.mask.head == 0;
   bool all_open = true, all_closed = true;
   const int distinct = shared ? 1 : panel.rows;
+  if (problem.mask.scalar == Scalar::boolean && problem.mask.column == 1) {
+    const Sight sight = boolean_sight(problem, panel, batch, first, count, distinct);
+    if (sight != Sight::mixed) return sight;
+  }
   for (int r = 0; r < distinct; ++r) {
     const Sight sight = mask_row(problem, batch, panel.head[r], panel.row[r], first, count, tile.bias[r]);
     all_open &= sight == Sight::open;

@@ -139,7 +139,7 @@ int sharpmax_row_gradient(
   const bool fine = valid(given) && valid(*given, upstream) && moments &&
       ((moments->by_beta && moments->mean && moments->variance) || rows_of(*given) == 0);
   return guarded(fine, given, [=](const Choice& made, const sharpmax_problem& problem) {
-    made.kernels->row_gradient(problem, *upstream, *moments);
+    made.kernels->row_gradient(problem, *upstream, *moments, made.halves);
   });
 }
 
@@ -149,7 +149,7 @@ int sharpmax_backward(
   const bool fine = valid(given) && valid(*given, upstream) && terms && !terms->a0 == !terms->c0 && !terms->a1 == !terms->c1 &&
       gradients;
   return guarded(fine, given, [=](const Choice& made, const sharpmax_problem& problem) {
-    made.kernels->backward(problem, *upstream, *terms, *gradients);
+    made.kernels->backward(problem, *upstream, *terms, *gradients, made.halves);
   });
 }
 

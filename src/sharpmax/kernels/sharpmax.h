@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct or the meaning of a field changes. */
-#define SHARPMAX_INTERFACE 2
+#define SHARPMAX_INTERFACE 3
 
 enum sharpmax_type { SHARPMAX_FLOAT32, SHARPMAX_FLOAT64, SHARPMAX_FLOAT16, SHARPMAX_BFLOAT16, SHARPMAX_BOOLEAN };
 
@@ -131,6 +131,7 @@ typedef struct sharpmax_gradients {
   sharpmax_writable query, key, value;
   void* mask; /* row type, [batches, query_heads, queries, keys], by the logits after the softcap; null if it is not wanted */
   void* sink; /* row type, [query_heads], summed over rows; null if it is not wanted */
+  void* beta; /* row type, one per row; null if it is not wanted */
 } sharpmax_gradients;
 
 /* Statistics of all rows. Reads each key once. */

@@ -73,10 +73,19 @@ void forward(const sharpmax_problem& given, const sharpmax_policy& policy, const
   });
 }
 
-void row_gradient(const sharpmax_problem& given, const sharpmax_upstream& upstream, const sharpmax_moments& moments) {
-  const Problem problem(given);
+// Whether to take the products of gradients in bfloat16.
+template <class T> bool halves_suit(const Problem& problem, const sharpmax_upstream& from, int64_t type, bool halves) {
+  if constexpr (sizeof(T) == 4)
+    return halves && gradients_suit_halves(problem, {from.gradient, type}, static_cast<const T*>(from.beta));
+  return false;
+}
+
+void row_gradient(
+    const sharpmax_problem& given, const sharpmax_upstream& upstream, const sharpmax_moments& moments, bool halves) {
+  Problem problem(given);
   with_row_type(problem, [&](auto zero) {
     using T = decltype(zero);
+    problem.halves = halves_suit<T>(problem, upstream, given.type, halves);
     Backward<T> backward{problem, {upstream.gradient, given.type}, {upstream.output, given.type}, inputs_of<T>(upstream, {})};
     backward.by_beta = static_cast<T*>(moments.by_beta);
     backward.mean = static_cast<T*>(moments.mean);
@@ -87,10 +96,11 @@ void row_gradient(const sharpmax_problem& given, const sharpmax_upstream& upstre
 
 void backward(
     const sharpmax_problem& given, const sharpmax_upstream& upstream, const sharpmax_terms& terms,
-    const sharpmax_gradients& gradients) {
-  const Problem problem(given);
+    const sharpmax_gradients& gradients, bool halves) {
+  Problem problem(given);
   with_row_type(problem, [&](auto zero) {
     using T = decltype(zero);
+    problem.halves = halves_suit<T>(problem, upstream, given.type, halves);
     Backward<T> backward{problem, {upstream.gradient, given.type}, {upstream.output, given.type}, inputs_of<T>(upstream, terms)};
     backward.query_gradient = gradients.query;
     backward.key_gradient = gradients.key;
@@ -99,6 +109,7 @@ void backward(
     const Buffer<T> of_sink(gradients.sink ? rows : 0);
     if (gradients.sink) backward.sink_gradient = of_sink.get();
     backward.mask_gradient = static_cast<T*>(gradients.mask);
+    backward.by_beta = static_cast<T*>(gradients.beta);
     if (gradients.mask) std::fill_n(backward.mask_gradient, rows * problem.keys, T(0));
     backward.run();
     for (int64_t head = 0; gradients.sink && head < problem.query_heads; ++head) {

@@ -9,8 +9,9 @@ struct Kernels {
   // With `halves`, the processor has an instruction for products of bfloat16.
   void (*statistics)(const sharpmax_problem&, const sharpmax_rows&, bool halves);
   void (*forward)(const sharpmax_problem&, const sharpmax_policy&, const sharpmax_results&, bool halves);
-  void (*row_gradient)(const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_moments&);
-  void (*backward)(const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_terms&, const sharpmax_gradients&);
+  void (*row_gradient)(const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_moments&, bool halves);
+  void (*backward)(
+      const sharpmax_problem&, const sharpmax_upstream&, const sharpmax_terms&, const sharpmax_gradients&, bool halves);
 };
 
 namespace baseline { extern const Kernels kernels; }

@@ -151,7 +151,7 @@ int call(Backward& given, const Placing& placing) {
   placing.place(given.upstream);
   placing.all(given.terms.a0, given.terms.c0, given.terms.a1, given.terms.c1);
   placing.all(given.gradients.query.data, given.gradients.key.data, given.gradients.value.data);
-  placing.all(given.gradients.mask, given.gradients.sink);
+  placing.all(given.gradients.mask, given.gradients.sink, given.gradients.beta);
   return sharpmax_backward(&given.problem, &given.upstream, &given.terms, &given.gradients);
 }
 

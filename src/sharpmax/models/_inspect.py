@@ -156,7 +156,8 @@ def check_reachable(model: PreTrainedModel, layers: list[Layer]) -> None:
     if all(layer.unreachable is not None for layer in layers):
         raise CannotSharpenError(
             f"{name}: no attention layer can be reached. {layers[0].unreachable}; use a model "
-            "whose attention goes through transformers' AttentionInterface"
+            "whose attention goes through transformers' AttentionInterface, or, if this one calls "
+            "scaled_dot_product_attention, pass sharpmax.sharpen an example"
         )
 
 

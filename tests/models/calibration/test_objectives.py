@@ -14,6 +14,7 @@ import sharpmax
 from calibrated_model import opened, some_windows, tiny
 from model_families import BY_NAME, VOCABULARY
 from sharpmax.models import Splits, Window, answer, answer_loss, text_loss, text_splits
+from sharpmax.models._calibration import objectives
 from sharpmax.models._calibration.objectives import _windows, answer_wrong, drift
 from sharpmax.models._handle import neutral_rules, set_rules
 from sharpmax.policies import Exponential
@@ -175,3 +176,26 @@ def test_drift_is_the_divergence_from_the_model_as_it_is() -> None:
         # What is made smaller is the change, and not the loss of these windows.
         (slope,) = torch.autograd.grad(found.sum(), numbers)
         assert slope.sum() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_drift_is_differentiated_a_few_rows_at_a_time(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objectives, "_CACHED", 200)
+    logits, original = torch.randn(2, 7, 90, generator=torch.Generator().manual_seed(0)).to(dtype)
+    before = original.clone()
+    leaves = [logits.clone().requires_grad_() for _ in range(2)]
+    found = objectives._divergence(leaves[0], original)
+    exact = F.kl_div(
+        leaves[1].float().log_softmax(-1), original.float().log_softmax(-1),
+        log_target=True, reduction="sum",
+    )  # fmt: skip
+    torch.testing.assert_close(found, exact)
+    (3 * found).backward()
+    (3 * exact).backward()
+    assert leaves[0].grad is not None
+    torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+    torch.testing.assert_close(original, before, rtol=0, atol=0)
+    with torch.no_grad():
+        torch.testing.assert_close(objectives._divergence(logits, original), found)

@@ -6,9 +6,8 @@ are loaded when an operator first runs.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from sharpmax import kernels
 from sharpmax._attention.impl._batching import batched
+from sharpmax._attention.impl._framework import TORCH
 from sharpmax._attention.temperature import Terms, through_policy, through_statistics
 from sharpmax._statistics import RowStatistics
 from sharpmax.policies import Form
@@ -32,36 +32,6 @@ NO_COLUMNS = torch.zeros(1, 0, dtype=torch.float64)  # the parameters of GIVEN a
 
 
 # How the kernels read tensors.
-
-
-def _parallel() -> int:
-    """The address of PyTorch's own way to run threads, or 0 if it does not use GCC's OpenMP.
-
-    Threads of another pool would compete with PyTorch's, which spin after each of its operations.
-    """
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
-        return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value or 0
-    except (AttributeError, OSError):
-        return 0
-
-
-def _described(tensor: Tensor) -> tuple[int, ...]:
-    batch, head, row, column = tensor.stride()
-    return tensor.data_ptr(), batch, head, row, column if tensor.shape[3] > 1 else 1
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-TORCH = kernels.Framework(
-    {getattr(torch, name): number for name, number in kernels.TYPES.items()},
-    _described,
-    _address,
-    torch.get_num_threads,
-    _parallel(),
-)
 
 
 def _readable(tensor: Tensor) -> Tensor:
@@ -107,8 +77,9 @@ _LIBRARY.define(
 )
 _LIBRARY.define(
     f"attention_backward(Tensor gradient, Tensor? of_logmass, {_ATTENDED}, {_RESULT}, "
-    "Tensor? a0, Tensor? c0, Tensor? a1, Tensor? c1, bool mask_gradient, "
-    f"{_SETTINGS}) -> (Tensor query, Tensor key, Tensor value, Tensor mask, Tensor sink)"
+    "Tensor? a0, Tensor? c0, Tensor? a1, Tensor? c1, bool mask_gradient, bool beta_gradient, "
+    f"{_SETTINGS}) -> "
+    "(Tensor query, Tensor key, Tensor value, Tensor mask, Tensor sink, Tensor beta)"
 )
 
 
@@ -171,27 +142,31 @@ def _attention_backward(*arguments: Any) -> tuple[Tensor, ...]:
     gradient, of_logmass, *inputs = arguments[:7]
     query, key, value, mask, sink = inputs
     upstream = _upstream(gradient, of_logmass, *arguments[7:11])
-    terms, mask_gradient = tuple(map(_contiguous, arguments[11:15])), arguments[15]
+    terms = tuple(map(_contiguous, arguments[11:15]))
+    mask_gradient, beta_gradient = arguments[15:17]
     results = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in (query, key, value)]
     wide = _row_dtype(query)
     by_mask = torch.empty(*query.shape[:3], key.shape[2], dtype=wide) if mask_gradient else None
     by_sink = None if sink is None else torch.empty(sink.shape, dtype=wide)
-    kernels.backward(
-        TORCH, _inputs(*inputs), arguments[16:], upstream, terms, (*results, by_mask, by_sink)
-    )
-    nothing = query.new_empty(0)
-    by_mask = nothing if by_mask is None else by_mask.to(wide if mask is None else mask.dtype)
-    return *results, by_mask, nothing if by_sink is None else by_sink.to(sink.dtype)
+    by_beta = torch.empty(query.shape[:3], dtype=wide) if beta_gradient else None
+    others = by_mask, by_sink, by_beta
+    kernels.backward(TORCH, _inputs(*inputs), arguments[17:], upstream, terms, (*results, *others))
+    types = wide if mask is None else mask.dtype, None if sink is None else sink.dtype, wide
+    given = zip(others, types, strict=True)
+    made = (query.new_empty(0) if each is None else each.to(dtype) for each, dtype in given)
+    return *results, *made
 
 
 def _attention_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
     query, key, value, mask, sink = arguments[2:7]
-    wants_mask = arguments[-_SETTING_COUNT - 1]
+    wants_mask, wants_beta = arguments[-_SETTING_COUNT - 2 : -_SETTING_COUNT]
     by_mask = (query if mask is None else mask).new_empty(
         (*query.shape[:3], key.shape[2]) if wants_mask else 0
     )
     by_sink = query.new_empty(0) if sink is None else sink.new_empty(sink.shape)
-    return *(tensor.new_empty(tensor.shape) for tensor in (query, key, value)), by_mask, by_sink
+    by_beta = _statistics_fake(query)[0] if wants_beta else query.new_empty(0)
+    results = (tensor.new_empty(tensor.shape) for tensor in (query, key, value))
+    return *results, by_mask, by_sink, by_beta
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -209,22 +184,24 @@ def _backward(ctx: Any, gradient: Tensor | None, *row_gradients: Any) -> tuple[A
     if gradient is None:
         gradient = torch.zeros_like(output)
     first = (gradient, of_logmass, *inputs, output, beta, logmass, maximum)
-    wants_mask, wants_sink, wants_beta = ctx.needs_input_grad[3:6]
-    terms, by_beta, by_parameters = Terms(), None, None
-    if form == Form.GIVEN:
-        if wants_beta:
-            by_beta = torch.where(count == 0, 0.0, attention_row_gradient(*first, *settings)[0])
-    elif not detach_temperature and form != Form.HARD:
-        of_beta, mean, variance = attention_row_gradient(*first, *settings)
-        statistics = RowStatistics(maximum, mass, moment, count)
-        apart = logmass if inputs[4] is not None and not settings[-1] else None
-        terms, by_parameters = through_policy(
-            Form(form), parameters, statistics, beta, of_beta, mean, variance, apart
-        )
-    by_query, by_key, by_value, by_mask, by_sink = attention_backward(
-        *first, *terms, wants_mask, *settings
+    wants_mask, wants_sink, wants_beta, wants_parameters = ctx.needs_input_grad[3:7]
+    moves = not detach_temperature and form not in (Form.GIVEN, Form.HARD)
+    fixed = form in (Form.CONSTANT, Form.LENGTH)  # beta does not depend on the logits
+    statistics = RowStatistics(maximum, mass, moment, count)
+    apart = logmass if inputs[4] is not None and not settings[-1] else None
+    through = partial(through_policy, Form(form), parameters, statistics, beta, logmass=apart)
+    terms, by_parameters = Terms(), None
+    if moves and not fixed:
+        terms, by_parameters = through(*attention_row_gradient(*first, *settings))
+    wants_beta = wants_beta or (moves and fixed and wants_parameters)
+    by_query, by_key, by_value, by_mask, by_sink, by_beta = attention_backward(
+        *first, *terms, wants_mask, wants_beta, *settings
     )
+    if wants_beta and moves:
+        # Only other forms read mean and variance.
+        by_parameters = through(by_beta, by_beta, by_beta)[1]
     by_mask, by_sink = by_mask if wants_mask else None, by_sink if wants_sink else None
+    by_beta = torch.where(count == 0, 0.0, by_beta) if form == Form.GIVEN and wants_beta else None
     nothing = [None] * len(ctx.settings)
     return by_query, by_key, by_value, by_mask, by_sink, by_beta, by_parameters, *nothing
 
@@ -265,7 +242,7 @@ def _statistics_backward(*arguments: Any) -> tuple[Tensor, ...]:
         # At beta = inf the weights are those of the largest logits, evenly where these tie.
         *_, beta, logmass = attention_now(*tensors, None, NO_COLUMNS, Form.HARD, True, *settings)
         terms = terms._replace(a1=to_maximum, c1=torch.zeros_like(to_maximum))
-    rest = (beta, logmass, statistics.maximum, *terms, mask_gradient, *settings)
+    rest = (beta, logmass, statistics.maximum, *terms, mask_gradient, False, *settings)
     return _through_logits(_attention_backward, tensors, rest)
 
 
@@ -274,7 +251,7 @@ def _through_logits(
 ) -> tuple[Tensor, ...]:
     """Gradients by query, key, mask and sink of something that depends on the logits alone."""
     nothing = tensors[0].new_zeros(*tensors[0].shape[:3], 1)
-    by_query, by_key, _, by_mask, by_sink = backward(nothing, None, *tensors, nothing, *rest)
+    by_query, by_key, _, by_mask, by_sink, _ = backward(nothing, None, *tensors, nothing, *rest)
     return by_query, by_key, by_mask, by_sink
 
 
@@ -286,7 +263,10 @@ def _no_values(key: Tensor) -> Tensor:
 def _statistics_backward_fake(*arguments: Any) -> tuple[Tensor, ...]:
     query, key, mask, sink = arguments[3:7]
     tensors = (query, key, _no_values(key), mask, sink)
-    return _through_logits(_attention_backward_fake, tensors, arguments[-_SETTING_COUNT - 1 :])
+    wanted = arguments[-_SETTING_COUNT - 1], False
+    return _through_logits(
+        _attention_backward_fake, tensors, (*wanted, *arguments[-_SETTING_COUNT:])
+    )
 
 
 def _keep_statistics(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -347,7 +327,7 @@ def _backward_of_tempered(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Any, ...
     shift = torch.where(maximum == -torch.inf, 0.0, mean - maximum)
     terms = Terms(a1=-slope * shift, c1=slope)
     tensors = (query, key, _no_values(key), mask, sink)
-    rest = (beta, logmass, maximum, *terms, ctx.needs_input_grad[2], *ctx.settings)
+    rest = (beta, logmass, maximum, *terms, ctx.needs_input_grad[2], False, *ctx.settings)
     by_logits = _wanted(ctx, _through_logits(attention_backward, tensors, rest))
     return *by_logits, -gradient * beta * variance, *([None] * len(ctx.settings))
 

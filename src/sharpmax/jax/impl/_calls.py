@@ -255,7 +255,7 @@ def backward(
         results["bias"] = call.made((*problem.rows, problem.keys), precise)
     if problem.sink is not None:
         results["sink"] = call.made(problem.sink.shape, precise)
-    written = tuple(map(results.get, ("query", "key", "value", "bias", "sink")))
+    written = tuple(map(results.get, ("query", "key", "value", "bias", "sink", "beta")))
     kernels.backward(call.framework, inputs, call.settings(), given, of_terms, written)
     gradients = dict(zip(results, call.run(), strict=True))
     if problem.value is None:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, count, groupby
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from sharpmax.models._answers import Asked, common_length
 from sharpmax.models._calibration.shared import Shared
@@ -28,7 +29,8 @@ Objective = Callable[[Any, Sequence[Any]], Tensor]
 """A function of a model and some items that returns one loss per item."""
 
 _STRIDE = 4  # drift is measured at every fourth token: it varies less than a loss does
-_ROWS = 64  # tokens whose distributions are in single precision at a time, to stay in the cache
+_ROWS = 64  # tokens whose distributions are in single precision at a time
+_CACHED = 2**18  # numbers of them, where a gradient is taken at once, to stay in the cache
 
 
 @dataclass(frozen=True)
@@ -168,17 +170,41 @@ def drift(
             )
             compute = partial(_logits, model, window, places)
             before = kept.logits(model, window, original, compute)
-            parts = [
-                F.kl_div(
-                    new.float().log_softmax(-1), old.float().log_softmax(-1),
-                    log_target=True, reduction="sum",
-                )
-                for new, old in zip(compute().split(_ROWS), before.split(_ROWS), strict=True)
-            ]  # fmt: skip
-            found.append(torch.stack(parts).sum() / len(places))
+            found.append(_divergence(compute(), before) / len(places))
         return torch.stack(found)
 
     return measure
+
+
+class _Divergence(torch.autograd.Function):
+    """Sum the KL divergence of rows of logits from the original ones, with its gradient at once.
+
+    Automatic differentiation would keep five arrays in single precision, each of twice the size of
+    half-precision logits, and read them from memory again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, original: Tensor) -> Tensor:
+        rows = max(1, _CACHED // logits.shape[-1])
+        gradient = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        losses = []
+        parts = zip(logits.split(rows), original.split(rows), strict=True)
+        for at, (new, old) in zip(count(0, rows), parts, strict=False):
+            after, before = new.float().log_softmax(-1), old.float().log_softmax(-1)
+            expected = before.exp()
+            losses.append(torch.dot(expected.flatten(), (before - after).flatten()))
+            if gradient is not None:
+                gradient[at : at + rows] = after.exp_().sub_(expected)
+        ctx.gradient = gradient
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        return upstream * ctx.gradient, None
+
+
+_divergence: Callable[[Tensor, Tensor], Tensor] = _Divergence.apply
 
 
 def _logits(model: PreTrainedModel, window: Window, keep: int | Tensor) -> Tensor:
