@@ -133,6 +133,7 @@ def added_cells(
                     yield Cell(info.name, split, size, "fitted")
         for info in report:
             yield Cell(info.name, split, TRAINED, adaptive)
+            yield Cell(info.name, split, TRAINED, "boosting")
         for size in design.other_sizes:
             for info in report:
                 if results.find_heads("beta", info.name, split, size) is not None:

@@ -181,7 +181,7 @@ def _draw_levels(
 ) -> None:
     # Sizes differ in their number of splits.
     first = {cell for cell in results.records if cell.split == design_of(results).splits[0]}
-    shown = (("plain", style.BLACK), (arm, style.BLUE), ("boosting", style.SOFT))
+    shown = (("plain", style.BLACK), (arm, style.BLUE), ("boosting", style.VERMILION))
     for each, color in shown:
         known = [size for size in sizes if names <= _tables(results, size, each)]
         means = [_mean(results, size, each, measure, names, first) for size in known]

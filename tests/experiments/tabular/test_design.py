@@ -78,7 +78,7 @@ def test_added_cells_wait_for_the_choice_and_for_what_they_are_matched_to() -> N
     assert {cell.arm for cell in every if cell.size == 4096} == {"fitted", "boosting"}
     held = {info.name for info in TABLES if info.half == "report"}
     boosted = {(cell.table, cell.size) for cell in every if cell.arm == "boosting"}
-    assert boosted == {(name, size) for name in held for size in (512, 4096)}
+    assert boosted == {(name, size) for name in held for size in (512, 1024, 4096)}
     assert not any(cell.arm == "matched" for cell in every)
     results.keep_heads("beta", Cell("t/0", 2, 4096, "exponential-0.125"), np.ones((2, 2)))
     later = list(added_cells(FULL, TABLES, results, fitted=False))
