@@ -95,7 +95,7 @@ def test_asking_whether_it_can_serve_compiles_nothing(tmp_path: Path) -> None:
 
 
 TINY = """
-extern "C" __attribute__((visibility("default"))) int sharpmax_interface() { return 2; }
+extern "C" __attribute__((visibility("default"))) int sharpmax_interface() { return 3; }
 """
 
 
@@ -141,7 +141,7 @@ def test_processes_that_come_at_once_compile_once(cache: Path, tmp_path: Path) -
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **pipes) for _ in range(2)]
     said = [process.communicate(timeout=300) for process in processes]
-    assert [output for output, _ in said] == ["2\n"] * 2
+    assert [output for output, _ in said] == ["3\n"] * 2
     assert sum(error.count("compiling its CPU attention") for _, error in said) == 1
     (folder,) = cache.iterdir()
     assert len(list(folder.iterdir())) == 2  # the library and its digest

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,8 @@ def test_features_are_of_unit_variance() -> None:
 
 
 def test_waves_have_directions_of_their_own() -> None:
-    recipe = learnt_recipe({"minimum": (4, 16), "quicksort": (4, 16)})
+    learnt = learnt_recipe({"minimum": (4, 16), "quicksort": (4, 16)})
+    recipe = replace(learnt, apart=True, noise=1.0)
     model, encoder = prepared(recipe, 0)
     vocabulary = encoder.tokenizer.vocabulary
     weight = model.get_input_embeddings().weight.detach()
