@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from experiments.clrs_text.learnt import learnt_tables
+from experiments.clrs_text.levers import levers_table
 from experiments.clrs_text.records import Table as Results
 from experiments.clrs_text.records import load_entropy
 from experiments.clrs_text.view import LEARNED, PLAIN, Measure, View, Way, Where, label_of, views
@@ -56,8 +57,8 @@ def pages(folder: Path) -> dict[str, str]:
 
     Args:
         folder: A folder with `table.json` and, if there are any, the entropies in `entropy.json`
-            the other algorithms in `others/table.json`, and the models of `--learnt`, here or in
-            `learnt/`.
+            the other algorithms in `others/table.json`, the models of `--learnt`, here or in
+            `learnt/`, and what `levers` measured, in `levers/`.
 
     Returns:
         Markdown by file name.
@@ -83,6 +84,8 @@ def pages(folder: Path) -> dict[str, str]:
             found["learnt.md"] = _page("Models that learnt their sizes", learnt_tables(where))
     if (others := folder / "others" / "table.json").exists():
         found["others.md"] = _page("The other 22 algorithms", [learned_table(Results.load(others))])
+    if (levers := folder / "levers").exists():
+        found["levers.md"] = _page("Levers of the recipe", [levers_table(levers)])
     return found
 
 

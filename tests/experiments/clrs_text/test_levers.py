@@ -8,6 +8,7 @@ from experiments.clrs_text import levers
 from experiments.clrs_text.__main__ import APPLICATION
 from experiments.clrs_text.levers import LEVERS, levers_table
 from experiments.common.command import main
+from experiments.common.documents import EXPERIMENTS
 from sharpmax._files import read_sealed
 
 _FEW = ("the recipe", "no near ties", "two heads of 64")
@@ -52,3 +53,9 @@ def test_every_lever_changes_the_recipe() -> None:
     recipe = levers.learnt_recipe({"minimum": (4, 16)})
     for name, change in LEVERS.items():
         assert (levers.replace(recipe, **change) != recipe) == bool(change), name
+
+
+def test_what_is_published_is_of_the_recipe_as_it_is() -> None:
+    path = EXPERIMENTS / "clrs_text" / "results" / "levers" / "00.json"
+    recipe = levers.replace(levers.learnt_recipe({"quicksort": (4, 16)}), steps=4000)
+    assert read_sealed(path, levers._KIND)["settings"]["recipe"] == recipe.to_dict()
